@@ -1,0 +1,319 @@
+/* schedule.c - the public calls that put, change and look up orders.
+ *
+ * Each checks its arguments without the lock, makes a request of them, and asks the
+ * store under it. The time is read first: a delay counts from the call. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "engine/engine.h"
+
+int lapse_check_id(const char *id, size_t id_len)
+{
+    if (!id)
+        return lp_fail(LAPSE_EID, "the order id is NULL: use 1 to %d bytes", LAPSE_ID_MAX);
+    if (id_len == 0)
+        return lp_fail(LAPSE_EID, "the order id is empty: use 1 to %d bytes", LAPSE_ID_MAX);
+    if (id_len > LAPSE_ID_MAX)
+        return lp_fail(LAPSE_EID, "the order id %s... is longer than %d bytes",
+                       lp_text_quote(id, 32), LAPSE_ID_MAX);
+    if (memchr(id, '\0', id_len))
+        return lp_fail(LAPSE_EID, "the order id %s contains a NUL byte", lp_text_quote(id, id_len));
+    return LAPSE_OK;
+}
+
+static size_t id_length(const char *id)
+{
+    return id ? strnlen(id, LAPSE_ID_MAX + 1) : 0;
+}
+
+void lp_ask(lapse *s, lp_request *r, lapse_ns now)
+{
+    s->store->ops->execute(s->store, r, 1, now);
+}
+
+void lp_finish(lp_request *r)
+{
+    for (unsigned i = 0; i < r->remains_count; i++) {
+        if (r->remains[i].release)
+            r->remains[i].release(r->remains[i].arg);
+        free(r->remains[i].memory);
+    }
+}
+
+/* -- Schedule -- */
+
+/* The due time `delay` after `now`, or LAPSE_ERANGE. */
+static int due_after(lapse_ns now, lapse_ns delay, lapse_ns *due)
+{
+    if (delay > LAPSE_DELAY_MAX)
+        return lp_fail(LAPSE_ERANGE, "a delay of %lld ns: use 0 to %lld (100 years)",
+                       (long long)delay, (long long)LAPSE_DELAY_MAX);
+    *due = lp_add_ns(now, delay > 0 ? delay : 0);
+    return LAPSE_OK;
+}
+
+static int due_at(const lapse *s, lapse_ns now, lapse_ns utc, lapse_ns *due)
+{
+    lapse_ns wall = lp_clock_wall(s->options.clock);
+    if (utc <= wall) {
+        *due = now;
+        return LAPSE_OK;
+    }
+    if (wall < utc - LAPSE_DELAY_MAX)
+        return lp_fail(LAPSE_ERANGE, "the instant %lld ns is more than 100 years away",
+                       (long long)utc);
+    return due_after(now, utc - wall, due);
+}
+
+static int check_queue(const char *queue)
+{
+    if (queue && strnlen(queue, LAPSE_ID_MAX + 1) > LAPSE_ID_MAX)
+        return lp_fail(LAPSE_EINVAL, "the queue name %s... is longer than %d bytes",
+                       lp_text_quote(queue, 32), LAPSE_ID_MAX);
+    return LAPSE_OK;
+}
+
+static int check_spec(const lapse_spec *spec)
+{
+    if (spec->payload_len > LAPSE_PAYLOAD_MAX)
+        return lp_fail(LAPSE_EINVAL, "the payload has %zu bytes: use %u at most",
+                       spec->payload_len, LAPSE_PAYLOAD_MAX);
+    if (spec->payload_len && !spec->payload)
+        return lp_fail(LAPSE_EINVAL, "the payload is NULL but has %zu bytes", spec->payload_len);
+    if (spec->flags & ~(unsigned)LAPSE_REPLACE)
+        return lp_fail(LAPSE_EINVAL, "unknown flags %#x: use LAPSE_REPLACE or 0", spec->flags);
+    return check_queue(spec->queue);
+}
+
+/* Make the request that `spec` means. */
+static int prepare(const lapse *s, const lapse_spec *spec, lapse_ns now, lp_request *r)
+{
+    *r = (lp_request){.op = LP_SCHEDULE, .spec = spec, .id = spec->id};
+    r->id_len = spec->id_len ? spec->id_len : id_length(spec->id);
+    int code = lapse_check_id(r->id, r->id_len);
+    if (code == LAPSE_OK)
+        code = check_spec(spec);
+    if (code == LAPSE_OK)
+        code = spec->at ? due_at(s, now, spec->at, &r->due) : due_after(now, spec->delay, &r->due);
+    return code;
+}
+
+static int closed(void)
+{
+    return lp_fail(LAPSE_ECLOSED, "the scheduler was stopped: open another");
+}
+
+/* Book what an LP_SCHEDULE was answered. Under the lock. */
+static void book(lapse *s, const lp_request *r)
+{
+    if (r->answer < 0) {
+        s->totals.refused++;
+        return;
+    }
+    s->totals.scheduled++;
+    s->totals.replaced += r->replaced;
+    s->totals.dead += r->died;
+    lp_arm_for(s, r->due);
+}
+
+int64_t lapse_put(lapse *s, const lapse_spec *spec)
+{
+    if (!s || !spec)
+        return lp_fail(LAPSE_EINVAL, "lapse_put: the scheduler or `spec` is NULL");
+    lapse_ns now = lp_engine_now(s);
+    lp_request r;
+    int code = prepare(s, spec, now, &r);
+    if (code < 0)
+        return code;
+    code = lp_enter(s);
+    if (code < 0)
+        return code;
+    if (s->stopped)
+        r.answer = closed();
+    else
+        lp_ask(s, &r, now);
+    book(s, &r);
+    lp_leave(s);
+    lp_finish(&r);
+    return r.answer;
+}
+
+static int no_callback(void)
+{
+    return lp_fail(LAPSE_EINVAL, "the callback is NULL: give a function, or use lapse_put for an "
+                                 "order without one");
+}
+
+int64_t lapse_schedule(lapse *s, const char *id, lapse_ns delay, lapse_callback fn, void *arg)
+{
+    if (!fn)
+        return no_callback();
+    return lapse_put(s, &(lapse_spec){.id = id, .delay = delay, .fn = fn, .arg = arg});
+}
+
+int64_t lapse_schedule_at(lapse *s, const char *id, lapse_ns utc, lapse_callback fn, void *arg)
+{
+    if (!fn)
+        return no_callback();
+    /* An instant of 0 would mean "use the delay"; both are past. */
+    return lapse_put(s, &(lapse_spec){.id = id, .at = utc ? utc : -1, .fn = fn, .arg = arg});
+}
+
+/* -- Many at once -- */
+
+enum { MANY = 32, HOLD = 256 }; /* requests in one batch; orders in one hold of the lock */
+
+/* Schedule up to MANY; under the lock. How many were accepted. */
+static size_t put_batch(lapse *s, const lapse_spec *specs, size_t count, lapse_ns now,
+                        int64_t *results, lp_request *batch)
+{
+    size_t place[MANY], n = 0, accepted = 0;
+    for (size_t i = 0; i < count; i++) {
+        int code = s->stopped ? closed() : prepare(s, &specs[i], now, &batch[n]);
+        results[i] = code;
+        if (code == LAPSE_OK)
+            place[n++] = i;
+    }
+    if (n)
+        s->store->ops->execute(s->store, batch, n, now);
+    for (size_t i = 0; i < n; i++) {
+        results[place[i]] = batch[i].answer;
+        accepted += batch[i].answer > 0;
+        book(s, &batch[i]);
+    }
+    for (size_t i = n; i < MANY; i++)
+        batch[i].remains_count = 0;
+    return accepted;
+}
+
+int64_t lapse_schedule_many(lapse *s, const lapse_spec *specs, size_t count, int64_t *results)
+{
+    if (!s || !results || (count && !specs))
+        return lp_fail(LAPSE_EINVAL, "lapse_schedule_many: an argument is NULL");
+    lapse_ns now = lp_engine_now(s);
+    lp_request held[HOLD];
+    int64_t accepted = 0;
+    for (size_t from = 0; from < count;) {
+        int code = lp_enter(s);
+        if (code < 0)
+            return from ? accepted : code;
+        size_t batches = 0;
+        for (; from < count && batches < HOLD / MANY; batches++) {
+            size_t n = count - from < MANY ? count - from : MANY;
+            accepted += (int64_t)put_batch(s, specs + from, n, now, results + from,
+                                           held + batches * MANY);
+            from += n;
+        }
+        lp_leave(s);
+        for (size_t i = 0; i < batches * MANY; i++)
+            lp_finish(&held[i]);
+    }
+    return accepted;
+}
+
+/* -- Cancel, reschedule, get -- */
+
+/* Whether `id` could name an order; *r is filled in. */
+static bool names_order(const char *id, int64_t generation, lp_op op, lp_request *r)
+{
+    *r = (lp_request){.op = op, .id = id, .id_len = id_length(id), .generation = generation};
+    return r->id_len > 0 && r->id_len <= LAPSE_ID_MAX;
+}
+
+static int no_id(void)
+{
+    return lp_fail(LAPSE_EINVAL, "the order id is NULL");
+}
+
+/* Cancel under the lock; remembers it with a running order. */
+static int cancel(lapse *s, lp_request *r)
+{
+    lp_ask(s, r, lp_engine_now(s));
+    if (r->answer == LAPSE_FATE_CANCELLED)
+        s->totals.cancelled++;
+    if (r->answer == LAPSE_FATE_RUNNING && r->claim)
+        r->claim->no_more = true;
+    return (int)r->answer;
+}
+
+int lapse_cancel(lapse *s, const char *id, int64_t generation)
+{
+    lp_request r;
+    if (!id)
+        return no_id();
+    bool possible = names_order(id, generation, LP_CANCEL, &r);
+    int code = lp_enter(s);
+    if (code < 0)
+        return code;
+    int fate = possible ? cancel(s, &r) : LAPSE_FATE_UNKNOWN;
+    lp_leave(s);
+    lp_finish(&r);
+    return fate;
+}
+
+/* Wait until no callback of the order runs here. Under the lock. */
+static int wait_for_callbacks(lapse *s, const lp_request *r, lapse_ns deadline)
+{
+    unsigned long self = (unsigned long)pthread_self();
+    const lp_claim *c;
+    while ((c = lp_find_callback(s, r->id, r->id_len, r->generation))) {
+        if (c->thread == self)
+            return LAPSE_OK;
+        if (!lp_await(s, deadline))
+            return lp_fail(LAPSE_ETIMEOUT, "order %s is still running: it will not be repeated",
+                           lp_text_quote(r->id, r->id_len));
+    }
+    return LAPSE_OK;
+}
+
+int lapse_cancel_wait(lapse *s, const char *id, int64_t generation, lapse_ns timeout)
+{
+    lp_request r;
+    if (!id)
+        return no_id();
+    bool possible = names_order(id, generation, LP_CANCEL, &r);
+    lapse_ns deadline = lp_deadline(timeout);
+    int code = lp_enter(s);
+    if (code < 0)
+        return code;
+    int fate = LAPSE_FATE_UNKNOWN;
+    if (possible) {
+        fate = cancel(s, &r);
+        s->inside++;
+        code = wait_for_callbacks(s, &r, deadline);
+        s->inside--;
+        lp_tell_settled(s);
+    }
+    lp_leave(s);
+    lp_finish(&r);
+    return code < 0 ? code : fate;
+}
+
+int lapse_reschedule(lapse *s, const char *id, int64_t generation, lapse_ns delay)
+{
+    lp_request r;
+    if (!id)
+        return no_id();
+    if (!s)
+        return lp_fail(LAPSE_EINVAL, "the scheduler is NULL");
+    bool possible = names_order(id, generation, LP_RESCHEDULE, &r);
+    lapse_ns now = lp_engine_now(s);
+    int code = due_after(now, delay, &r.due);
+    if (code < 0)
+        return code;
+    code = lp_enter(s);
+    if (code < 0)
+        return code;
+    if (s->stopped)
+        r.answer = closed();
+    else if (possible)
+        lp_ask(s, &r, now);
+    if (r.answer == LAPSE_FATE_RESCHEDULED) {
+        s->totals.rescheduled++;
+        lp_arm_for(s, r.due);
+    }
+    lp_leave(s);
+    lp_finish(&r);
+    return (int)r.answer;
+}

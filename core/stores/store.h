@@ -1,0 +1,153 @@
+/* store.h - where orders live: what the engine asks of a store.
+ *
+ * A store is a single-threaded batch executor: it is handed requests, answers each, and
+ * lets due orders be claimed. It takes no lock, reads no clock and calls no user code;
+ * what must be released or freed comes back in the answer, for the engine to do once its
+ * lock is dropped. Times are the store's own clock, which for "memory:" is the
+ * scheduler's. Faulty stores for tests enter by the same table. */
+#ifndef LP_STORE_H
+#define LP_STORE_H
+
+#include "lapse.h"
+
+/* What an order leaves behind when it ends. */
+typedef struct lp_remains {
+    lapse_release release; /* NULL: nothing to release */
+    void *arg;
+    void *memory; /* to free(); may be NULL */
+} lp_remains;
+
+#define LP_REMAINS_MAX 4 /* a request leaves at most so many */
+
+/* An order that a consumer holds. The engine owns the memory, the store fills in the
+ * first part; `order` is first so that a callback's order names its claim. */
+typedef struct lp_claim {
+    lapse_order order; /* `due` and `late` are the engine's to fill */
+    lapse_callback fn; /* NULL: the order has none */
+    void *arg;
+    lapse_ns due;      /* store clock */
+    uint32_t record;   /* the store's own */
+    bool superseded;   /* its id was scheduled anew: it will not be repeated */
+    void *kept;        /* the store's own */
+
+    /* The engine's, under its lock: */
+    struct lp_claim *next, *prev; /* held claims, or the free ones */
+    unsigned long thread;         /* that began it */
+    bool runs_callback;           /* begun for a callback, not taken */
+    bool in_callback;             /* only who called its callback or hook may settle it */
+    bool no_more;                 /* cancelled while held: no further attempt */
+    lapse_ns retry_delay;         /* what the callback asked for; below 0: the policy's */
+    bool has_error;
+    char error[1001];
+} lp_claim;
+
+typedef enum lp_op {
+    LP_SCHEDULE,   /* id, due, spec */
+    LP_CANCEL,     /* id, generation */
+    LP_RESCHEDULE, /* id, generation, due */
+    LP_GET,        /* id, info */
+    LP_END,        /* claim: done; or, when `cancelled`, cancelled */
+    LP_AGAIN,      /* claim, due: pending once more; `counted`: the attempt counts */
+    LP_DIE,        /* claim, reason, error: to the dead letters */
+} lp_op;
+
+typedef struct lp_request {
+    lp_op op;
+    const char *id;
+    size_t id_len;
+    int64_t generation;
+    lapse_ns due;
+    const lapse_spec *spec;
+    lp_claim *claim; /* in; LP_CANCEL: out, when the answer is LAPSE_FATE_RUNNING */
+    lapse_info *info;
+    lapse_reason reason;
+    const char *error;
+    bool cancelled, counted;
+
+    /* Out: a generation (LP_SCHEDULE), a lapse_fate (LP_CANCEL, LP_RESCHEDULE), or 0;
+     * below 0 an error, and nothing was changed. */
+    int64_t answer;
+    bool replaced; /* LP_SCHEDULE: a pending order gave way */
+    bool died;     /* LP_SCHEDULE: an order became a dead letter to make room */
+    lp_remains remains[LP_REMAINS_MAX];
+    unsigned remains_count;
+} lp_request;
+
+typedef struct lp_counts {
+    uint64_t pending, running, kept, dead, dead_dropped;
+    lapse_ns oldest_due; /* store clock; LAPSE_FOREVER: none is due */
+    uint64_t bytes, moved;
+} lp_counts;
+
+typedef struct lp_store lp_store;
+
+/* What a store is opened with: the options, after the URL had its say. */
+typedef struct lp_store_config {
+    const char *url; /* checked by lp_url_parse already */
+    uint64_t max_pending, max_dead;
+    lapse_overflow overflow;
+    lapse_ns keep;
+    lapse_release release; /* for orders that bring none */
+    lapse_ns now;          /* store clock at open */
+    lapse_ns wall;         /* UTC at the same instant */
+} lp_store_config;
+
+/* What a claim found. */
+enum {
+    LP_CLAIM_NONE, /* nothing is due */
+    LP_CLAIM_ONE,  /* the claim is filled in */
+    LP_CLAIM_MORE, /* nothing yet after a bounded amount of work: ask again */
+};
+
+/* Which orders to claim. */
+typedef enum lp_side {
+    LP_PUSH, /* those with a callback */
+    LP_PULL, /* those without */
+} lp_side;
+
+typedef struct lp_store_ops {
+    const char *scheme;
+    unsigned abilities; /* lapse_ability bits */
+
+    int (*open)(const lp_store_config *config, lp_store **out);
+    void (*close)(lp_store *s);
+
+    /* Answer each request, in order. */
+    void (*execute)(lp_store *s, lp_request *requests, size_t count, lapse_ns now);
+
+    /* Claim the next order of one side that is due at `until`; LP_PULL: of `queue`, NULL
+     * any. LP_CLAIM_..., or LAPSE_ENOMEM and the order stays due. */
+    int (*claim)(lp_store *s, lp_side side, const char *queue, lapse_ns until, lapse_ns now,
+                 lp_claim *claim);
+
+    /* Bring orders of the pull side that are due at `now` before their takers, a bounded
+     * number of them. True when some were brought. */
+    bool (*announce)(lp_store *s, lapse_ns now);
+
+    /* When the next order of a side is due; LAPSE_FOREVER: none. 0 or a past time when
+     * one is due; the pull side does not count those that were announced. */
+    lapse_ns (*next)(lp_store *s, lp_side side);
+
+    /* Copy up to `max` orders whose state is in `states` into `out`, starting at *cursor
+     * (0 first), and move it on; a bounded number of steps. The number copied, with
+     * *cursor UINT64_MAX after the last; or LAPSE_ENOMEM. */
+    int (*list)(lp_store *s, uint64_t *cursor, unsigned states, lapse_info *out, int max,
+                lapse_ns now);
+
+    /* Take any one order out, for close: false when none is left. */
+    bool (*drain)(lp_store *s, lp_remains *out);
+
+    void (*count)(lp_store *s, lp_counts *out);
+} lp_store_ops;
+
+/* The first member of every store. */
+struct lp_store {
+    const lp_store_ops *ops;
+};
+
+/* The store for a URL's scheme, or NULL with the reason in *code and the detail. */
+const lp_store_ops *lp_store_find(const char *url, int *code);
+
+extern const lp_store_ops lp_memory_store;
+
+#endif

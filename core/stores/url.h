@@ -1,0 +1,30 @@
+/* url.h - the parts of a store's URL.
+ *
+ *     scheme:...?name=value&name=value
+ *
+ * Names and values are read as they stand, without %-decoding: the options of the stores
+ * need none. Nothing is kept; a password is never part of a message. */
+#ifndef LP_URL_H
+#define LP_URL_H
+
+#include "lapse.h"
+
+/* One option of the query: pointers into the URL, not terminated. */
+typedef struct lp_url_option {
+    const char *name, *value;
+    size_t name_len, value_len;
+} lp_url_option;
+
+/* Walk the options: *at starts as the URL and is moved on. False after the last. */
+bool lp_url_next(const char **at, lp_url_option *out);
+
+bool lp_url_is(const lp_url_option *option, const char *name);
+bool lp_url_value_is(const lp_url_option *option, const char *value);
+
+/* Read a value: a number with a unit (ns, us, ms, s, m, h, d), or a whole number.
+ * LAPSE_EURL with the option's name in the detail when it is none, LAPSE_ERANGE when it
+ * is outside `min` to `max`. */
+int lp_url_duration(const lp_url_option *option, lapse_ns min, lapse_ns max, lapse_ns *out);
+int lp_url_number(const lp_url_option *option, uint64_t min, uint64_t max, uint64_t *out);
+
+#endif
