@@ -57,12 +57,13 @@ extern "C" {
 /* Nanoseconds: a duration, an instant of the scheduler's clock, or a UTC instant. */
 typedef int64_t lapse_ns;
 
-/* `n` units, at the ends of the range instead of wrapped when it does not fit.
- * Constant expressions when `n` is one; `n` is evaluated more than once. */
+/* `n` units, at the ends of the range instead of wrapped when it does not fit. `n` is an
+ * integer that fits int64_t (a floating-point one does not compile) and is evaluated more
+ * than once. Constant expressions when `n` is one. */
 #define LAPSE_UNITS(n, unit)                                                                       \
-    ((n) > INT64_MAX / (unit)   ? INT64_MAX                                                        \
-     : (n) < INT64_MIN / (unit) ? INT64_MIN                                                        \
-                                : (lapse_ns)(n) * (unit))
+    ((lapse_ns)((n) | 0) > INT64_MAX / (unit)   ? INT64_MAX                                        \
+     : (lapse_ns)((n) | 0) < INT64_MIN / (unit) ? INT64_MIN                                        \
+                                                : (lapse_ns)(n) * (unit))
 #define LAPSE_US(n) LAPSE_UNITS(n, INT64_C(1000))
 #define LAPSE_MS(n) LAPSE_UNITS(n, INT64_C(1000000))
 #define LAPSE_SECONDS(n) LAPSE_UNITS(n, INT64_C(1000000000))
