@@ -99,8 +99,8 @@ int lapse_clock_manual(lapse_ns start, lapse_clock **out)
     if (!out)
         return lp_fail(LAPSE_EINVAL, "lapse_clock_manual: `out` is NULL");
     *out = NULL;
-    if (start < 0)
-        return lp_fail(LAPSE_ERANGE, "a manual clock cannot start at %lld ns: use 0 or more",
+    if (start < 0 || start > LAPSE_DELAY_MAX)
+        return lp_fail(LAPSE_ERANGE, "a manual clock cannot start at %lld ns: use 0 to 100 years",
                        (long long)start);
     lapse_clock *clock = calloc(1, sizeof *clock);
     if (!clock)

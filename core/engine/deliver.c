@@ -10,12 +10,6 @@
 #include "base/wake.h"
 #include "engine/engine.h"
 
-/* Orders without a callback of their own: deliveries before they are dead letters, and
- * the delays between them. */
-enum { ATTEMPTS = 5 };
-#define BACKOFF_FIRST LAPSE_SECONDS(1)
-#define BACKOFF_LAST LAPSE_HOURS(1)
-
 /* -- Held claims -- */
 
 static lp_claim **bucket_of(lapse *s, int64_t fence)
@@ -23,12 +17,18 @@ static lp_claim **bucket_of(lapse *s, int64_t fence)
     return &s->held[(uint64_t)fence % LP_HELD_BUCKETS];
 }
 
-static lp_claim *find_held(lapse *s, int64_t fence)
+static lp_claim *find_fence(lapse *s, int64_t fence)
 {
     lp_claim *c = *bucket_of(s, fence);
     while (c && c->order.fence != fence)
         c = c->next;
     return c;
+}
+
+lp_claim *lp_find_held(lapse *s, int64_t fence)
+{
+    lp_claim *c = find_fence(s, fence);
+    return c && !c->lost && !c->superseded ? c : NULL;
 }
 
 static lp_claim *take_claim(lapse *s)
@@ -55,6 +55,7 @@ static void hold(lapse *s, lp_claim *c)
     if (c->next)
         c->next->prev = c;
     *bucket = c;
+    s->held_count++;
 }
 
 static void let_go(lapse *s, lp_claim *c)
@@ -66,6 +67,8 @@ static void let_go(lapse *s, lp_claim *c)
     if (c->next)
         c->next->prev = c->prev;
     free_claim(s, c);
+    if (--s->held_count == 0)
+        s->check_at = LAPSE_FOREVER;
 }
 
 lp_claim *lp_any_held(const lapse *s, bool runs_callback)
@@ -108,38 +111,85 @@ lapse_ns lp_engine_wall_offset(lapse *s, lapse_ns now)
     return s->wall_offset;
 }
 
-static void show(lapse *s, lp_claim *c, lp_side side, lapse_ns now)
+static lapse_ns lateness(const lp_claim *c, lapse_ns now)
+{
+    return now > c->due ? now - c->due : 0;
+}
+
+/* The claim of an order becomes one that a consumer holds. */
+static void start(lapse *s, lp_claim *c, lp_side side, lapse_ns now)
 {
     c->order.due = c->due + lp_engine_wall_offset(s, now);
-    c->order.late = now > c->due ? now - c->due : 0;
+    c->order.late = lateness(c, now);
     c->thread = (unsigned long)pthread_self();
     c->runs_callback = side == LP_PUSH;
     c->in_callback = false;
     c->no_more = false;
     c->retry_delay = -1;
+    c->pinned = false;
     c->has_error = false;
     s->callbacks += c->runs_callback;
     s->totals.started++;
+    c->queue->started++;
     lp_histogram_add(&s->lateness, c->order.late);
+    if (c->queue->lateness)
+        lp_histogram_add(c->queue->lateness, c->order.late);
+    hold(s, c);
+    lp_watch_claim(s, c, now);
 }
 
-int lp_begin(lapse *s, lp_side side, const char *queue, lapse_ns until, lp_claim **out)
+static void count_death(lapse *s, lapse_reason reason)
+{
+    s->totals.dead++;
+    s->totals.dead_by[reason]++;
+}
+
+/* An order that is too late to run. */
+static void expire(lapse *s, lp_claim *c, lp_task *t, lapse_ns now)
+{
+    t->r = (lp_request){.op = LP_DIE, .claim = c, .reason = LAPSE_REASON_EXPIRED};
+    count_death(s, LAPSE_REASON_EXPIRED);
+    lp_ask(s, t, now);
+    free_claim(s, c);
+}
+
+/* Claim with memory that is there. */
+static int claim(lapse *s, lp_side side, lp_queue *queue, lapse_ns until, lapse_ns now, lp_claim *c,
+                 lp_task *t)
+{
+    until = until < now ? until : now;
+    bool more = side == LP_PUSH && s->handled && lp_announce(s, until);
+    int found = s->store->ops->claim(s->store, side, queue, until, now, c);
+    if (found != LP_CLAIM_ONE) {
+        free_claim(s, c);
+        return found == LP_CLAIM_NONE && more ? LP_CLAIM_MORE : found;
+    }
+    c->handler = c->fn || side == LP_PULL ? NULL : c->queue->handler;
+    if (c->handler && c->handler->policy.expires &&
+        lateness(c, now) > c->handler->policy.expires) {
+        expire(s, c, t, now);
+        return LP_CLAIM_MORE;
+    }
+    if (c->handler)
+        c->handler->refs++;
+    start(s, c, side, now);
+    return LP_CLAIM_ONE;
+}
+
+int lp_begin(lapse *s, lp_side side, lp_queue *queue, lapse_ns until, lapse_ns now, lp_claim **out,
+             lp_task *t)
 {
     *out = NULL;
+    t->r.remains_count = 0;
+    t->r.died = false;
     if (s->stopped)
         return lp_fail(LAPSE_ECLOSED, "the scheduler was stopped: open another");
     lp_claim *c = take_claim(s);
     if (!c)
         return lp_fail_memory();
-    lapse_ns now = lp_engine_now(s);
-    int found = s->store->ops->claim(s->store, side, queue, until < now ? until : now, now, c);
-    if (found != LP_CLAIM_ONE) {
-        free_claim(s, c);
-        return found;
-    }
-    show(s, c, side, now);
-    hold(s, c);
-    *out = c;
+    int found = claim(s, side, queue, until, now, c, t);
+    if (found == LP_CLAIM_ONE)
+        *out = c;
     return found;
 }
 
@@ -154,60 +204,75 @@ static double spread(lapse *s)
     return (double)((s->random * UINT64_C(2685821657736338717)) >> 11) * 0x1p-53;
 }
 
-/* Exponential, within a fifth of its value. */
-static lapse_ns backoff(lapse *s, int attempt)
+/* The policy of orders without a callback of their own that have no handler. */
+static const lapse_policy taken_policy = {
+    .attempts = 5,
+    .backoff = LAPSE_SECONDS(1),
+    .backoff_max = LAPSE_HOURS(1),
+    .backoff_percent = 200,
+    .jitter_percent = 20,
+};
+
+static const lapse_policy *policy_of(const lp_claim *c)
 {
-    lapse_ns delay = BACKOFF_FIRST;
-    for (int i = 1; i < attempt && delay < BACKOFF_LAST; i++)
-        delay *= 2;
-    if (delay > BACKOFF_LAST)
-        delay = BACKOFF_LAST;
-    return (lapse_ns)((double)delay * (0.8 + 0.4 * spread(s)));
+    return c->handler ? &c->handler->policy : &taken_policy;
+}
+
+int lp_attempts(const lp_claim *c)
+{
+    return c->fn ? 1 : policy_of(c)->attempts;
+}
+
+/* Exponential and spread, so that what failed together is not tried again together. */
+static lapse_ns backoff(lapse *s, const lp_claim *c)
+{
+    const lapse_policy *p = policy_of(c);
+    double delay = (double)p->backoff, most = (double)p->backoff_max;
+    for (int i = 1; i < c->order.attempt && delay < most; i++)
+        delay = delay * p->backoff_percent / 100;
+    if (delay > most)
+        delay = most;
+    return (lapse_ns)(delay * (1 + (2 * spread(s) - 1) * p->jitter_percent / 100));
 }
 
 static lapse_ns retry_delay(lapse *s, const lp_claim *c, lapse_ns delay)
 {
     if (delay < 0)
-        return backoff(s, c->order.attempt);
+        return backoff(s, c);
     return delay > LAPSE_DELAY_MAX ? LAPSE_DELAY_MAX : delay;
 }
 
-static void end(lapse *s, lp_request *r, bool cancelled)
+static void end(lp_request *r)
 {
     r->op = LP_END;
-    r->cancelled = cancelled;
-    if (cancelled)
-        s->totals.cancelled++;
-    else
-        s->totals.done++;
 }
 
-static void again(lapse *s, lp_request *r, lapse_ns due)
+static void again(lp_request *r, lapse_ns due)
 {
     r->op = LP_AGAIN;
     r->due = due;
     r->counted = true;
-    s->totals.retried++;
 }
 
-static void die(lapse *s, lp_request *r, lapse_reason reason, const char *error)
+static void die(lp_request *r, lapse_reason reason, const char *error)
 {
     r->op = LP_DIE;
     r->reason = reason;
     r->error = error;
-    s->totals.dead++;
+    r->counted = true;
 }
 
 /* What a failed attempt leads to. */
 static void fail(lapse *s, lp_claim *c, lapse_ns now, const char *error, lp_request *r)
 {
     s->totals.failed++;
+    c->queue->failed++;
     if (c->fn)
-        end(s, r, false); /* A callback of its own has one attempt. */
-    else if (c->order.attempt >= ATTEMPTS)
-        die(s, r, LAPSE_REASON_FAILED, error);
+        end(r); /* A callback of its own has one attempt. */
+    else if (c->order.attempt >= lp_attempts(c))
+        die(r, LAPSE_REASON_FAILED, error);
     else
-        again(s, r, lp_add_ns(now, backoff(s, c->order.attempt)));
+        again(r, lp_add_ns(now, backoff(s, c)));
 }
 
 static void decide(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns delay, const char *error,
@@ -215,19 +280,19 @@ static void decide(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns delay,
 {
     switch (verdict) {
     case LAPSE_DONE:
-        end(s, r, false);
+        end(r);
         return;
     case LAPSE_RETRY:
-        again(s, r, lp_add_ns(now, retry_delay(s, c, delay)));
+        again(r, lp_add_ns(now, retry_delay(s, c, delay)));
         return;
     case LAPSE_REJECT:
         s->totals.rejected++;
-        die(s, r, LAPSE_REASON_REJECTED, error);
+        die(r, LAPSE_REASON_REJECTED, error);
         return;
     case LAPSE_GIVE_BACK:
         s->totals.given_back++;
-        r->op = LP_AGAIN;
-        r->due = c->due;
+        again(r, c->due);
+        r->counted = false;
         return;
     case LAPSE_FAIL:
         fail(s, c, now, error, r);
@@ -235,25 +300,57 @@ static void decide(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns delay,
     }
 }
 
-void lp_settle(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns delay, const char *error,
-               lp_request *r)
+/* Book what was decided: each order ends in one of done, cancelled and dead. */
+static void book(lapse *s, lp_claim *c, const lp_request *r)
 {
-    lapse_ns now = lp_engine_now(s);
-    *r = (lp_request){.claim = c};
-    decide(s, c, verdict, delay, error, now, r);
-    /* Cancelled or scheduled anew while it ran: what it asks for does not happen. */
-    if (r->op != LP_END && (c->superseded || c->no_more)) {
-        s->totals.retried -= r->op == LP_AGAIN && verdict != LAPSE_GIVE_BACK;
-        s->totals.dead -= r->op == LP_DIE;
-        end(s, r, c->no_more);
+    switch ((int)r->op) {
+    case LP_END:
+        if (c->no_more) {
+            s->totals.cancelled++;
+            c->queue->cancelled++;
+        } else {
+            s->totals.done++;
+            c->queue->done++;
+        }
+        return;
+    case LP_AGAIN:
+        s->totals.retried += r->counted;
+        c->queue->retried += r->counted;
+        return;
+    default:
+        count_death(s, r->reason);
+        return;
     }
-    s->totals.stale += c->superseded;
-    lp_ask(s, r, now);
+}
+
+bool lp_settle(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns delay, const char *error,
+               lapse_ns now, lp_task *t)
+{
+    while (c->pinned)
+        lp_await(s, LAPSE_FOREVER);
+    t->r = (lp_request){.op = LP_END, .claim = c};
+    bool fresh = !c->lost && !c->superseded, wished = verdict == LAPSE_DONE;
+    if (!c->lost) {
+        decide(s, c, verdict, delay, error, now, &t->r);
+        wished = t->r.op == LP_END;
+        /* Cancelled or scheduled anew while it ran: it is not repeated and does not die. */
+        if (c->superseded || c->no_more)
+            end(&t->r);
+        c->no_more = c->no_more && !wished; /* It was done all the same. */
+        book(s, c, &t->r);
+    }
+    s->totals.stale += !fresh;
+    lp_ask(s, t, now);
+    if (c->handler)
+        lp_drop_handler(c->handler, &t->r);
     s->callbacks -= c->runs_callback;
-    if (r->op == LP_AGAIN)
-        lp_arm_for(s, r->due);
+    if (t->r.op == LP_AGAIN)
+        lp_arm_for(s, t->r.due);
+    if (t->r.op == LP_AGAIN && !t->r.counted)
+        lp_wake_takers(s);
     let_go(s, c);
     lp_tell_settled(s);
+    return fresh;
 }
 
 static bool is_verdict(lapse_verdict verdict)
@@ -261,7 +358,7 @@ static bool is_verdict(lapse_verdict verdict)
     return (unsigned)verdict <= LAPSE_GIVE_BACK;
 }
 
-static void report(lapse *s, const lp_claim *c, const char *error)
+void lp_report(lapse *s, const lp_claim *c, const char *error)
 {
     if (s->options.on_error)
         s->options.on_error(s->options.hook_arg, &c->order, error);
@@ -281,29 +378,33 @@ int lapse_settle(lapse *s, int64_t fence, lapse_verdict verdict, lapse_ns delay,
     int code = lp_enter(s);
     if (code < 0)
         return code;
-    lp_claim *c = find_held(s, fence);
+    lp_claim *c = find_fence(s, fence);
     if (!c || c->in_callback) {
         s->totals.stale++;
         lp_leave(s);
         return lp_fail(LAPSE_ESTALE, "no claim with the fence %lld is held: it was settled before",
                        (long long)fence);
     }
+    c->in_callback = true; /* Nobody else may settle it. */
     if (verdict == LAPSE_FAIL && s->options.on_error) {
-        /* The claim stays held meanwhile, but nobody else may settle it. */
-        c->in_callback = true;
         lp_leave(s);
-        report(s, c, error ? error : "the consumer failed");
+        lp_report(s, c, error ? error : "the consumer failed");
         pthread_mutex_lock(&s->lock);
     }
-    bool superseded = c->superseded;
-    lp_request r;
-    lp_settle(s, c, verdict, delay, error, &r);
+    lp_task t;
+    bool fresh = lp_settle(s, c, verdict, delay, error, lp_engine_now(s), &t);
     lp_leave(s);
-    lp_finish(&r);
-    if (superseded)
-        return lp_fail(LAPSE_ESTALE, "the order was scheduled anew while it ran: this settlement "
-                                     "changes nothing of the new one");
-    return LAPSE_OK;
+    lp_finish(s, &t);
+    return fresh ? LAPSE_OK
+                 : lp_fail(LAPSE_ESTALE, "the order is no longer this consumer's: its lease ended "
+                                         "or it was scheduled anew");
+}
+
+static void show_claim(lp_claim *c, const lapse_order **order, lapse_callback *fn, void **arg)
+{
+    *order = &c->order;
+    *fn = c->handler ? c->handler->fn : c->fn;
+    *arg = c->handler ? c->handler->arg : c->arg;
 }
 
 int lapse_begin(lapse *s, lapse_ns until, const lapse_order **order, lapse_callback *fn, void **arg)
@@ -314,19 +415,21 @@ int lapse_begin(lapse *s, lapse_ns until, const lapse_order **order, lapse_callb
     int found;
     do {
         lp_claim *c;
+        lp_task t;
         found = lp_enter(s);
         if (found < 0)
             return found;
-        found = lp_begin(s, LP_PUSH, NULL, until, &c);
-        if (found == LP_CLAIM_ONE) {
-            *order = &c->order;
-            *fn = c->fn;
-            *arg = c->arg;
-        } else if (found == LP_CLAIM_NONE) {
-            lp_announce(s, lp_engine_now(s));
-            lp_arm_all(s);
-        }
+        lapse_ns now = lp_engine_now(s);
+        found = lp_begin(s, LP_PUSH, NULL, until, now, &c, &t);
+        if (found == LP_CLAIM_ONE)
+            show_claim(c, order, fn, arg);
+        else if (found == LP_CLAIM_NONE)
+            lp_end_look(s);
+        bool watch = lp_must_watch(s, now);
         lp_leave(s);
+        lp_finish(s, &t);
+        if (watch)
+            lp_watch(s);
     } while (found == LP_CLAIM_MORE);
     return found;
 }
@@ -364,31 +467,44 @@ lapse_verdict lapse_fail(const lapse_order *order, const char *error)
 /* Call back, without the lock. `mask`: the signals of the caller of lapse_start. */
 static lapse_verdict call(lapse *s, lp_claim *c, const sigset_t *mask)
 {
+    const lapse_order *order;
+    lapse_callback fn;
+    void *arg;
     sigset_t blocked;
+    show_claim(c, &order, &fn, &arg);
     if (mask)
         pthread_sigmask(SIG_SETMASK, mask, &blocked);
-    lapse_verdict verdict = c->fn(&c->order, c->arg);
+    lapse_verdict verdict = fn(order, arg);
     if (!is_verdict(verdict))
-        verdict = lapse_fail(&c->order, "the callback returned no verdict");
+        verdict = lapse_fail(order, "the callback returned no verdict");
     if (verdict == LAPSE_FAIL)
-        report(s, c, c->has_error ? c->error : "the callback failed");
+        lp_report(s, c, c->has_error ? c->error : "the callback failed");
     if (mask)
         pthread_sigmask(SIG_SETMASK, &blocked, NULL);
     return verdict;
 }
 
+static void settle_call(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns now, lp_task *t)
+{
+    lp_settle(s, c, verdict, c->retry_delay, c->has_error ? c->error : NULL, now, t);
+}
+
 /* Settle `*c`, if there is one, and begin the next, in one hold of the lock. */
 static int settle_and_begin(lapse *s, lp_claim **c, lapse_verdict verdict, lapse_ns until)
 {
-    lp_request r = {.remains_count = 0};
+    lp_task settled, begun;
+    settled.r.remains_count = 0;
+    settled.r.died = false;
     pthread_mutex_lock(&s->lock);
+    lapse_ns now = lp_engine_now(s);
     if (*c)
-        lp_settle(s, *c, verdict, (*c)->retry_delay, (*c)->has_error ? (*c)->error : NULL, &r);
-    int found = lp_begin(s, LP_PUSH, NULL, until, c);
+        settle_call(s, *c, verdict, now, &settled);
+    int found = lp_begin(s, LP_PUSH, NULL, until, now, c, &begun);
     if (found == LP_CLAIM_ONE)
         (*c)->in_callback = true;
     pthread_mutex_unlock(&s->lock);
-    lp_finish(&r);
+    lp_finish(s, &settled);
+    lp_finish(s, &begun);
     return found;
 }
 
@@ -409,26 +525,32 @@ static size_t run_due(lapse *s, lapse_ns until, size_t max, const sigset_t *mask
         if (++ran == max)
             break;
     }
-    lp_request r;
+    lp_task t;
     pthread_mutex_lock(&s->lock);
-    lp_settle(s, c, verdict, c->retry_delay, c->has_error ? c->error : NULL, &r);
+    settle_call(s, c, verdict, lp_engine_now(s), &t);
     pthread_mutex_unlock(&s->lock);
-    lp_finish(&r);
+    lp_finish(s, &t);
     return ran;
+}
+
+void lp_end_look(lapse *s)
+{
+    lp_announce(s, lp_engine_now(s));
+    lp_arm_all(s);
 }
 
 /* Leave the descriptor of a host's loop as it should be after a pass. */
 static int end_pass(lapse *s)
 {
     pthread_mutex_lock(&s->lock);
-    bool stopped = s->stopped;
-    if (stopped) {
+    bool stopped = s->stopped, watch = lp_must_watch(s, lp_engine_now(s));
+    if (stopped)
         lp_wake_at(s->host.fd, LAPSE_FOREVER); /* It has told the host. */
-    } else {
-        lp_announce(s, lp_engine_now(s));
-        lp_arm_all(s);
-    }
+    else
+        lp_end_look(s);
     pthread_mutex_unlock(&s->lock);
+    if (watch)
+        lp_watch(s);
     return stopped ? lp_fail(LAPSE_ECLOSED, "the scheduler was stopped: open another") : 0;
 }
 

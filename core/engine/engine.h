@@ -26,7 +26,7 @@ typedef struct lp_alarm {
 /* How often things happened; lapse_stats says what they are. */
 typedef struct lp_totals {
     uint64_t scheduled, replaced, rescheduled, refused, cancelled, started, done, failed;
-    uint64_t retried, rejected, given_back, stale, dead;
+    uint64_t retried, rejected, given_back, stale, dead, dead_by[6], requeued, purged, lost;
 } lp_totals;
 
 struct lapse {
@@ -50,9 +50,16 @@ struct lapse {
 
     lp_claim *held[LP_HELD_BUCKETS]; /* by fence */
     lp_claim *free_claims;
-    unsigned callbacks; /* held claims that run a callback */
+    uint64_t held_count;
+    unsigned callbacks;  /* held claims that run a callback */
+    unsigned handled;    /* queues that have a handler */
+    lapse_ns check_at;   /* when some claim may be lost or stuck; LAPSE_FOREVER: none */
+    lapse_ns watched_to; /* what the watcher sleeps until; INT64_MIN: it does not sleep */
+    pthread_cond_t watch;
+    bool has_watcher;
 
     pthread_t *threads;
+    pthread_t watcher; /* if has_watcher */
     unsigned thread_count;
 
     lapse_ns wall_offset; /* UTC minus scheduler's clock, as of wall_read */
@@ -75,11 +82,20 @@ static inline lapse_ns lp_engine_now(const lapse *s)
 /* UTC minus scheduler's clock, read anew once in a while. Under the lock. */
 lapse_ns lp_engine_wall_offset(lapse *s, lapse_ns now);
 
-/* One request for the store. Under the lock. */
-void lp_ask(lapse *s, lp_request *r, lapse_ns now);
+/* A request and what it leads to once the lock is dropped. */
+typedef struct lp_task {
+    lp_request r;
+    lapse_info dead; /* filled in when r.died and somebody is to be told */
+} lp_task;
 
-/* Release and free what a request left behind. Without the lock. */
-void lp_finish(lp_request *r);
+/* One request for the store. Under the lock. */
+void lp_ask(lapse *s, lp_task *t, lapse_ns now);
+
+/* Release and free what it left behind, and tell of a dead letter. Without the lock. */
+void lp_finish(lapse *s, lp_task *t);
+
+/* A copy of an order from the store's clock to UTC. Without the lock. */
+void lp_info_to_utc(lapse *s, lapse_info *info);
 
 /* -- wait.c -- */
 
@@ -91,8 +107,12 @@ void lp_arm_all(lapse *s);
 /* Wake everybody who waits. Under the lock. */
 void lp_wake_all(lapse *s);
 
-/* Bring due orders without a callback before their takers. Under the lock. */
-void lp_announce(lapse *s, lapse_ns now);
+/* Wake takers: an order came before them other than by its time. Under the lock. */
+void lp_wake_takers(lapse *s);
+
+/* Bring due orders without a callback to their queues, a bounded number of them; whether
+ * more are due. Under the lock. */
+bool lp_announce(lapse *s, lapse_ns now);
 
 /* Sleep until there may be work for `side`, or `deadline` of lp_clock_monotonic. Under
  * the lock, which it drops meanwhile. 1, 0 when time passed, or LAPSE_EINTR. */
@@ -109,13 +129,26 @@ void lp_tell_settled(lapse *s);
 
 /* -- deliver.c -- */
 
-/* Claim the next due order. LP_CLAIM_..., LAPSE_ECLOSED or LAPSE_ENOMEM. Under the lock. */
-int lp_begin(lapse *s, lp_side side, const char *queue, lapse_ns until, lp_claim **out);
+/* Claim the next due order. LP_CLAIM_..., LAPSE_ECLOSED or LAPSE_ENOMEM. One that has
+ * expired becomes a dead letter instead, which `t` holds (LP_CLAIM_MORE). Under the
+ * lock. */
+int lp_begin(lapse *s, lp_side side, lp_queue *queue, lapse_ns until, lapse_ns now, lp_claim **out,
+             lp_task *t);
 
-/* End a claim as the verdict, or its cancellation meanwhile, says. The claim is free
- * afterwards; `r` holds what lp_finish must see to. Under the lock. */
-void lp_settle(lapse *s, lp_claim *claim, lapse_verdict verdict, lapse_ns delay, const char *error,
-               lp_request *r);
+/* End a claim as the verdict, or what became of it meanwhile, says. The claim is free
+ * afterwards; `t` holds what lp_finish must see to. False when the settlement was stale.
+ * Under the lock, which it may drop meanwhile. */
+bool lp_settle(lapse *s, lp_claim *claim, lapse_verdict verdict, lapse_ns delay, const char *error,
+               lapse_ns now, lp_task *t);
+
+/* After a look for due callbacks that found none. Under the lock. */
+void lp_end_look(lapse *s);
+
+/* Tell the host's hook of an error. Without the lock. */
+void lp_report(lapse *s, const lp_claim *claim, const char *error);
+
+/* The held claim of a fence that still holds its order, or NULL. Under the lock. */
+lp_claim *lp_find_held(lapse *s, int64_t fence);
 
 /* Run callbacks until lapse_stop. `mask` NULL: leave the thread's signals alone. */
 void lp_work(lapse *s, const sigset_t *mask);
@@ -126,7 +159,32 @@ bool lp_in_callback(const lapse *s);
 /* The held claim of an order that runs a callback, or NULL. Under the lock. */
 lp_claim *lp_find_callback(const lapse *s, const char *id, size_t len, int64_t generation);
 
+/* After how many deliveries an order is a dead letter. */
+int lp_attempts(const lp_claim *claim);
+
 /* Any held claim of that kind, or NULL. Under the lock. */
 lp_claim *lp_any_held(const lapse *s, bool runs_callback);
+
+/* -- watch.c: claims that last too long -- */
+
+/* Have `claim` looked at in time. Under the lock. */
+void lp_watch_claim(lapse *s, lp_claim *claim, lapse_ns now);
+
+/* Deal with claims that are lost or stuck, if it is time. Without the lock. */
+void lp_watch(lapse *s);
+
+/* Whether it may be time. Under the lock. */
+static inline bool lp_must_watch(const lapse *s, lapse_ns now)
+{
+    return now >= s->check_at;
+}
+
+/* Look after claims until lapse_stop: for scheduler threads that may all be stuck. */
+void *lp_run_watcher(void *scheduler);
+
+/* -- handle.c -- */
+
+/* Drop a reference to a handler; what the last one leaves goes into `r`. Under the lock. */
+void lp_drop_handler(lp_handler *h, lp_request *r);
 
 #endif

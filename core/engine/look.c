@@ -30,6 +30,11 @@ static void to_utc(lapse_info *info, lapse_ns offset)
         info->ended += offset;
 }
 
+void lp_info_to_utc(lapse *s, lapse_info *info)
+{
+    to_utc(info, lp_clock_wall(s->options.clock) - lp_engine_now(s));
+}
+
 int lapse_get(lapse *s, const char *id, lapse_info *out)
 {
     if (!id || !out)
@@ -43,12 +48,13 @@ int lapse_get(lapse *s, const char *id, lapse_info *out)
     if (code < 0)
         return code;
     lapse_ns now = lp_engine_now(s);
-    lp_request r = {.op = LP_GET, .id = id, .id_len = len, .info = out};
-    lp_ask(s, &r, now);
-    if (r.answer == LAPSE_OK)
+    lp_task t;
+    t.r = (lp_request){.op = LP_GET, .id = id, .id_len = len, .info = out};
+    lp_ask(s, &t, now);
+    if (t.r.answer == LAPSE_OK)
         to_utc(out, lp_engine_wall_offset(s, now));
     lp_leave(s);
-    return (int)r.answer;
+    return (int)t.r.answer;
 }
 
 /* Copy the next orders of a walk. */
@@ -115,6 +121,9 @@ int lapse_statistics(lapse *s, lapse_stats *out)
         .done = t->done,
         .dead_total = t->dead,
         .dead_dropped = now_in.dead_dropped,
+        .requeued = t->requeued,
+        .purged = t->purged,
+        .lost = t->lost,
         .started = t->started,
         .failed = t->failed,
         .retried = t->retried,
@@ -129,6 +138,7 @@ int lapse_statistics(lapse *s, lapse_stats *out)
         .bytes = now_in.bytes,
         .longest_move = now_in.moved,
     };
+    memcpy(out->dead_by, t->dead_by, sizeof out->dead_by);
     lp_leave(s);
     return LAPSE_OK;
 }

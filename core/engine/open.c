@@ -15,6 +15,8 @@ static void clock_moved(void *arg)
     pthread_mutex_lock(&s->lock);
     s->wall_read = INT64_MIN;
     lp_arm_all(s);
+    if (lp_must_watch(s, lp_engine_now(s)))
+        pthread_cond_broadcast(&s->watch);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -47,11 +49,19 @@ static int open_store(lapse *s)
         .max_dead = s->options.max_dead,
         .overflow = s->options.overflow,
         .keep = s->options.keep,
+        .lease = s->options.lease,
+        .stuck_after = s->options.stuck_after,
         .release = s->options.release,
         .now = lp_engine_now(s),
         .wall = lp_clock_wall(s->options.clock),
     };
-    return ops->open(&config, &s->store);
+    code = ops->open(&config, &s->store);
+    if (code == LAPSE_OK) {
+        s->options.keep = config.keep;
+        s->options.lease = config.lease ? config.lease : LAPSE_SECONDS(30);
+        s->options.stuck_after = config.stuck_after ? config.stuck_after : LAPSE_MINUTES(1);
+    }
+    return code;
 }
 
 /* Make everything but `options` and `url`, in fresh or inherited memory alike. */
@@ -69,13 +79,23 @@ static int set_up(lapse *s)
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work, NULL);
     pthread_cond_init(&s->settled, NULL);
+    pthread_cond_init(&s->watch, NULL);
+    s->check_at = LAPSE_FOREVER;
+    s->watched_to = INT64_MIN;
     s->wall_read = INT64_MIN;
-    s->random = (uint64_t)lp_engine_now(s) ^ (uint64_t)(uintptr_t)s;
+    s->random = ((uint64_t)lp_engine_now(s) ^ (uint64_t)(uintptr_t)s) | 1;
     s->epoch = lp_fork_epoch();
     if (s->options.clock) {
         s->listener = (lp_clock_listener){.moved = clock_moved, .arg = s};
         lp_clock_listen(s->options.clock, &s->listener);
     }
+    return LAPSE_OK;
+}
+
+static int check_duration(const char *name, lapse_ns value)
+{
+    if (value < 0 || value > LAPSE_DELAY_MAX)
+        return lp_fail(LAPSE_ERANGE, "%s is %lld ns: use 0 to 100 years", name, (long long)value);
     return LAPSE_OK;
 }
 
@@ -85,9 +105,12 @@ static int check_options(const lapse_options *o)
         return lp_fail(LAPSE_EINVAL, "%d is no overflow policy: use LAPSE_REFUSE or "
                                      "LAPSE_DEAD_LETTER_OLDEST",
                        (int)o->overflow);
-    if (o->keep < 0 || o->keep > LAPSE_DELAY_MAX)
-        return lp_fail(LAPSE_ERANGE, "keep is %lld ns: use 0 to 100 years", (long long)o->keep);
-    return LAPSE_OK;
+    int code = check_duration("keep", o->keep);
+    if (code == LAPSE_OK)
+        code = check_duration("lease", o->lease);
+    if (code == LAPSE_OK)
+        code = check_duration("stuck_after", o->stuck_after);
+    return code;
 }
 
 int lapse_open(const char *url, const lapse_options *options, lapse **out)
@@ -173,15 +196,15 @@ static int wait_until_quiet(lapse *s, lapse_ns deadline)
 static void give_back_taken(lapse *s)
 {
     for (;;) {
-        lp_request r = {.remains_count = 0};
+        lp_task t;
         pthread_mutex_lock(&s->lock);
         lp_claim *taken = lp_any_held(s, false);
         if (taken)
-            lp_settle(s, taken, LAPSE_GIVE_BACK, 0, NULL, &r);
+            lp_settle(s, taken, LAPSE_GIVE_BACK, 0, NULL, lp_engine_now(s), &t);
         pthread_mutex_unlock(&s->lock);
-        lp_finish(&r);
         if (!taken)
             return;
+        lp_finish(s, &t);
     }
 }
 
@@ -191,16 +214,24 @@ static void tear_down(lapse *s)
     if (s->options.clock)
         lp_clock_unlisten(s->options.clock, &s->listener);
     give_back_taken(s);
-    lp_request r = {.remains_count = 0};
-    while (s->store->ops->drain(s->store, &r.remains[0])) {
-        r.remains_count = 1;
-        lp_finish(&r);
+    lp_queue *q;
+    lp_task t = {.r = {.remains_count = 0}};
+    for (size_t i = 0; (q = s->store->ops->queue_at(s->store, i)); i++) {
+        if (q->handler)
+            lp_drop_handler(q->handler, &t.r);
+        lp_finish(s, &t);
+        t.r.remains_count = 0;
+    }
+    while (s->store->ops->drain(s->store, &t.r.remains[0])) {
+        t.r.remains_count = 1;
+        lp_finish(s, &t);
     }
     s->store->ops->close(s->store);
     lp_wake_close(s->host.fd);
     lp_wake_close(s->waiters.fd);
     pthread_cond_destroy(&s->work);
     pthread_cond_destroy(&s->settled);
+    pthread_cond_destroy(&s->watch);
     pthread_mutex_destroy(&s->lock);
     while (s->free_claims) {
         lp_claim *next = s->free_claims->next;
@@ -232,6 +263,8 @@ int lapse_close(lapse *s, lapse_ns timeout)
         return code;
     for (unsigned i = 0; i < s->thread_count; i++)
         pthread_join(s->threads[i], NULL);
+    if (s->has_watcher)
+        pthread_join(s->watcher, NULL);
     tear_down(s);
     return LAPSE_OK;
 }

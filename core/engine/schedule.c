@@ -27,18 +27,30 @@ static size_t id_length(const char *id)
     return id ? strnlen(id, LAPSE_ID_MAX + 1) : 0;
 }
 
-void lp_ask(lapse *s, lp_request *r, lapse_ns now)
+void lp_ask(lapse *s, lp_task *t, lapse_ns now)
 {
-    s->store->ops->execute(s->store, r, 1, now);
+    if (s->options.on_dead && !t->r.info)
+        t->r.info = &t->dead;
+    s->store->ops->execute(s->store, &t->r, 1, now);
 }
 
-void lp_finish(lp_request *r)
+static void finish(const lp_request *r)
 {
     for (unsigned i = 0; i < r->remains_count; i++) {
         if (r->remains[i].release)
             r->remains[i].release(r->remains[i].arg);
         free(r->remains[i].memory);
     }
+}
+
+void lp_finish(lapse *s, lp_task *t)
+{
+    finish(&t->r);
+    if (!t->r.died || t->r.info != &t->dead || !t->dead.id)
+        return;
+    lp_info_to_utc(s, &t->dead);
+    s->options.on_dead(s->options.hook_arg, &t->dead);
+    lapse_info_free(&t->dead);
 }
 
 /* -- Schedule -- */
@@ -114,6 +126,7 @@ static void book(lapse *s, const lp_request *r)
     s->totals.scheduled++;
     s->totals.replaced += r->replaced;
     s->totals.dead += r->died;
+    s->totals.dead_by[LAPSE_REASON_MAXLEN] += r->died;
     lp_arm_for(s, r->due);
 }
 
@@ -122,21 +135,24 @@ int64_t lapse_put(lapse *s, const lapse_spec *spec)
     if (!s || !spec)
         return lp_fail(LAPSE_EINVAL, "lapse_put: the scheduler or `spec` is NULL");
     lapse_ns now = lp_engine_now(s);
-    lp_request r;
-    int code = prepare(s, spec, now, &r);
+    lp_task t;
+    int code = prepare(s, spec, now, &t.r);
     if (code < 0)
         return code;
     code = lp_enter(s);
     if (code < 0)
         return code;
     if (s->stopped)
-        r.answer = closed();
+        t.r.answer = closed();
     else
-        lp_ask(s, &r, now);
-    book(s, &r);
+        lp_ask(s, &t, now);
+    book(s, &t.r);
+    bool watch = lp_must_watch(s, now);
     lp_leave(s);
-    lp_finish(&r);
-    return r.answer;
+    lp_finish(s, &t);
+    if (watch)
+        lp_watch(s);
+    return t.r.answer;
 }
 
 static int no_callback(void)
@@ -164,16 +180,19 @@ int64_t lapse_schedule_at(lapse *s, const char *id, lapse_ns utc, lapse_callback
 
 enum { MANY = 32, HOLD = 256 }; /* requests in one batch; orders in one hold of the lock */
 
-/* Schedule up to MANY; under the lock. How many were accepted. */
+/* Schedule up to MANY; under the lock. `dead` has room for as many, or is NULL when
+ * nobody is to be told. How many were accepted. */
 static size_t put_batch(lapse *s, const lapse_spec *specs, size_t count, lapse_ns now,
-                        int64_t *results, lp_request *batch)
+                        int64_t *results, lp_request *batch, lapse_info *dead)
 {
     size_t place[MANY], n = 0, accepted = 0;
     for (size_t i = 0; i < count; i++) {
         int code = s->stopped ? closed() : prepare(s, &specs[i], now, &batch[n]);
         results[i] = code;
-        if (code == LAPSE_OK)
-            place[n++] = i;
+        if (code != LAPSE_OK)
+            continue;
+        batch[n].info = dead ? &dead[n] : NULL;
+        place[n++] = i;
     }
     if (n)
         s->store->ops->execute(s->store, batch, n, now);
@@ -183,7 +202,41 @@ static size_t put_batch(lapse *s, const lapse_spec *specs, size_t count, lapse_n
         book(s, &batch[i]);
     }
     for (size_t i = n; i < MANY; i++)
-        batch[i].remains_count = 0;
+        batch[i] = (lp_request){.remains_count = 0};
+    return accepted;
+}
+
+/* Finish a batch after the lock was dropped. */
+static void finish_batch(lapse *s, const lp_request *batch, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        lp_task t;
+        t.r = batch[i];
+        if (t.r.died && t.r.info) {
+            t.dead = *t.r.info;
+            t.r.info = &t.dead;
+        }
+        lp_finish(s, &t);
+    }
+}
+
+/* Schedule up to HOLD in one hold of the lock. How many, or an error. */
+static int64_t put_hold(lapse *s, const lapse_spec *specs, size_t count, lapse_ns now,
+                        int64_t *results, lapse_info *dead)
+{
+    lp_request held[HOLD];
+    int64_t accepted = 0;
+    size_t done = 0;
+    int code = lp_enter(s);
+    if (code < 0)
+        return code;
+    for (; done < count; done += MANY) {
+        size_t n = count - done < MANY ? count - done : MANY;
+        accepted += (int64_t)put_batch(s, specs + done, n, now, results + done, held + done,
+                                       dead ? dead + done : NULL);
+    }
+    lp_leave(s);
+    finish_batch(s, held, done);
     return accepted;
 }
 
@@ -191,34 +244,31 @@ int64_t lapse_schedule_many(lapse *s, const lapse_spec *specs, size_t count, int
 {
     if (!s || !results || (count && !specs))
         return lp_fail(LAPSE_EINVAL, "lapse_schedule_many: an argument is NULL");
+    lapse_info *dead = NULL;
+    if (s->options.on_dead && !(dead = malloc(HOLD * sizeof *dead)))
+        return lp_fail_memory();
     lapse_ns now = lp_engine_now(s);
-    lp_request held[HOLD];
     int64_t accepted = 0;
-    for (size_t from = 0; from < count;) {
-        int code = lp_enter(s);
-        if (code < 0)
-            return from ? accepted : code;
-        size_t batches = 0;
-        for (; from < count && batches < HOLD / MANY; batches++) {
-            size_t n = count - from < MANY ? count - from : MANY;
-            accepted += (int64_t)put_batch(s, specs + from, n, now, results + from,
-                                           held + batches * MANY);
-            from += n;
+    for (size_t from = 0; from < count; from += HOLD) {
+        size_t n = count - from < HOLD ? count - from : HOLD;
+        int64_t some = put_hold(s, specs + from, n, now, results + from, dead);
+        if (some < 0) {
+            free(dead);
+            return some; /* In a child process, from the first hold on. */
         }
-        lp_leave(s);
-        for (size_t i = 0; i < batches * MANY; i++)
-            lp_finish(&held[i]);
+        accepted += some;
     }
+    free(dead);
     return accepted;
 }
 
 /* -- Cancel, reschedule, get -- */
 
-/* Whether `id` could name an order; *r is filled in. */
-static bool names_order(const char *id, int64_t generation, lp_op op, lp_request *r)
+/* Whether `id` could name an order; the request is filled in. */
+static bool names_order(const char *id, int64_t generation, lp_op op, lp_task *t)
 {
-    *r = (lp_request){.op = op, .id = id, .id_len = id_length(id), .generation = generation};
-    return r->id_len > 0 && r->id_len <= LAPSE_ID_MAX;
+    t->r = (lp_request){.op = op, .id = id, .id_len = id_length(id), .generation = generation};
+    return t->r.id_len > 0 && t->r.id_len <= LAPSE_ID_MAX;
 }
 
 static int no_id(void)
@@ -227,28 +277,34 @@ static int no_id(void)
 }
 
 /* Cancel under the lock; remembers it with a running order. */
-static int cancel(lapse *s, lp_request *r)
+static int cancel(lapse *s, lp_task *t, lapse_ns now)
 {
-    lp_ask(s, r, lp_engine_now(s));
-    if (r->answer == LAPSE_FATE_CANCELLED)
+    lp_ask(s, t, now);
+    if (t->r.answer == LAPSE_FATE_CANCELLED)
         s->totals.cancelled++;
-    if (r->answer == LAPSE_FATE_RUNNING && r->claim)
-        r->claim->no_more = true;
-    return (int)r->answer;
+    if (t->r.answer == LAPSE_FATE_RUNNING && t->r.claim)
+        t->r.claim->no_more = true;
+    return (int)t->r.answer;
 }
 
 int lapse_cancel(lapse *s, const char *id, int64_t generation)
 {
-    lp_request r;
+    lp_task t;
     if (!id)
         return no_id();
-    bool possible = names_order(id, generation, LP_CANCEL, &r);
+    bool possible = names_order(id, generation, LP_CANCEL, &t);
     int code = lp_enter(s);
     if (code < 0)
         return code;
-    int fate = possible ? cancel(s, &r) : LAPSE_FATE_UNKNOWN;
+    /* Only what was kept and what is held depend on the time. */
+    bool timeless = s->options.keep == 0 && s->check_at == LAPSE_FOREVER;
+    lapse_ns now = timeless ? 0 : lp_engine_now(s);
+    int fate = possible ? cancel(s, &t, now) : LAPSE_FATE_UNKNOWN;
+    bool watch = lp_must_watch(s, now);
     lp_leave(s);
-    lp_finish(&r);
+    lp_finish(s, &t);
+    if (watch)
+        lp_watch(s);
     return fate;
 }
 
@@ -269,51 +325,101 @@ static int wait_for_callbacks(lapse *s, const lp_request *r, lapse_ns deadline)
 
 int lapse_cancel_wait(lapse *s, const char *id, int64_t generation, lapse_ns timeout)
 {
-    lp_request r;
+    lp_task t;
     if (!id)
         return no_id();
-    bool possible = names_order(id, generation, LP_CANCEL, &r);
+    bool possible = names_order(id, generation, LP_CANCEL, &t);
     lapse_ns deadline = lp_deadline(timeout);
     int code = lp_enter(s);
     if (code < 0)
         return code;
     int fate = LAPSE_FATE_UNKNOWN;
     if (possible) {
-        fate = cancel(s, &r);
+        fate = cancel(s, &t, lp_engine_now(s));
         s->inside++;
-        code = wait_for_callbacks(s, &r, deadline);
+        code = wait_for_callbacks(s, &t.r, deadline);
         s->inside--;
         lp_tell_settled(s);
     }
     lp_leave(s);
-    lp_finish(&r);
+    lp_finish(s, &t);
     return code < 0 ? code : fate;
 }
 
 int lapse_reschedule(lapse *s, const char *id, int64_t generation, lapse_ns delay)
 {
-    lp_request r;
+    lp_task t;
     if (!id)
         return no_id();
     if (!s)
         return lp_fail(LAPSE_EINVAL, "the scheduler is NULL");
-    bool possible = names_order(id, generation, LP_RESCHEDULE, &r);
+    bool possible = names_order(id, generation, LP_RESCHEDULE, &t);
     lapse_ns now = lp_engine_now(s);
-    int code = due_after(now, delay, &r.due);
+    int code = due_after(now, delay, &t.r.due);
     if (code < 0)
         return code;
     code = lp_enter(s);
     if (code < 0)
         return code;
     if (s->stopped)
-        r.answer = closed();
+        t.r.answer = closed();
     else if (possible)
-        lp_ask(s, &r, now);
-    if (r.answer == LAPSE_FATE_RESCHEDULED) {
+        lp_ask(s, &t, now);
+    if (t.r.answer == LAPSE_FATE_RESCHEDULED) {
         s->totals.rescheduled++;
-        lp_arm_for(s, r.due);
+        lp_arm_for(s, t.r.due);
     }
     lp_leave(s);
-    lp_finish(&r);
-    return (int)r.answer;
+    lp_finish(s, &t);
+    return (int)t.r.answer;
+}
+
+/* -- Dead letters -- */
+
+int64_t lapse_requeue(lapse *s, const char *id, int64_t generation, lapse_ns delay)
+{
+    lp_task t;
+    if (!id)
+        return no_id();
+    if (!s)
+        return lp_fail(LAPSE_EINVAL, "the scheduler is NULL");
+    if (!names_order(id, generation, LP_REQUEUE, &t))
+        return lp_fail(LAPSE_EUNKNOWN, "no order can have this id");
+    lapse_ns now = lp_engine_now(s);
+    int code = due_after(now, delay, &t.r.due);
+    if (code < 0)
+        return code;
+    code = lp_enter(s);
+    if (code < 0)
+        return code;
+    if (s->stopped)
+        t.r.answer = closed();
+    else
+        lp_ask(s, &t, now);
+    s->totals.requeued += t.r.answer > 0;
+    if (t.r.answer > 0 || t.r.answer != LAPSE_EUNKNOWN)
+        book(s, &t.r);
+    lp_leave(s);
+    lp_finish(s, &t);
+    return t.r.answer;
+}
+
+int64_t lapse_purge(lapse *s, const char *id, int64_t generation)
+{
+    int64_t purged = 0;
+    for (;;) {
+        lp_task t;
+        if (!names_order(id, generation, LP_PURGE, &t) && id)
+            return 0;
+        int code = lp_enter(s);
+        if (code < 0)
+            return code;
+        lp_ask(s, &t, lp_engine_now(s));
+        s->totals.purged += (uint64_t)t.r.answer;
+        lp_leave(s);
+        lp_finish(s, &t);
+        if (t.r.answer == 0)
+            return purged;
+        purged += t.r.answer;
+    }
 }

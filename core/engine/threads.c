@@ -53,6 +53,19 @@ static int start_one(lapse *s, const sigset_t *mask)
     return LAPSE_OK;
 }
 
+/* One thread beside them looks after callbacks that never return: they may hold all of
+ * the others. */
+static int start_watcher(lapse *s)
+{
+    if (s->has_watcher)
+        return LAPSE_OK;
+    int number = pthread_create(&s->watcher, NULL, lp_run_watcher, s);
+    if (number)
+        return lp_fail_system("pthread_create", number);
+    s->has_watcher = true;
+    return LAPSE_OK;
+}
+
 /* Under the lock. Those that were started before one failed go on. */
 static int start_all(lapse *s, unsigned threads)
 {
@@ -68,7 +81,7 @@ static int start_all(lapse *s, unsigned threads)
     sigset_t all, mask;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &mask);
-    int code = LAPSE_OK;
+    int code = start_watcher(s);
     for (unsigned i = 0; i < threads && code == LAPSE_OK; i++)
         code = start_one(s, &mask);
     pthread_sigmask(SIG_SETMASK, &mask, NULL);

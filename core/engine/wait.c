@@ -5,7 +5,7 @@
  * over when it leaves: whenever there is no leader but a follower, a signal is on its
  * way. A host's own poll loop has a descriptor to itself (lapse_fd). */
 #define _GNU_SOURCE /* pthread_cond_clockwait */
-#include <errno.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/error.h"
@@ -30,22 +30,33 @@ static void arm(lapse *s, lp_alarm *a, lapse_ns want)
         lp_wake_at(a->fd, LAPSE_FOREVER); /* until the clock is moved */
 }
 
+static lapse_ns earlier(lapse_ns a, lapse_ns b)
+{
+    return a < b ? a : b;
+}
+
+/* When there is something to do of any kind. */
+static lapse_ns next_thing(lapse *s)
+{
+    return earlier(earlier(next_of(s, LP_PUSH), next_of(s, LP_PULL)), s->check_at);
+}
+
 static void arm_host(lapse *s)
 {
     if (!s->host.used)
         return;
-    lapse_ns push = next_of(s, LP_PUSH), pull = next_of(s, LP_PULL);
-    arm(s, &s->host, push < pull ? push : pull);
+    arm(s, &s->host, next_thing(s));
 }
 
 static void arm_waiters(lapse *s)
 {
     if (!s->waiters.used)
         return;
-    lapse_ns want = LAPSE_FOREVER;
-    for (int side = 0; side < 2; side++)
-        if (s->waiting[side] && next_of(s, (lp_side)side) < want)
-            want = next_of(s, (lp_side)side);
+    lapse_ns want = s->check_at;
+    if (s->waiting[LP_PUSH])
+        want = earlier(want, next_of(s, LP_PUSH));
+    if (s->waiting[LP_PULL] || s->handled)
+        want = earlier(want, next_of(s, LP_PULL));
     arm(s, &s->waiters, want);
 }
 
@@ -73,16 +84,35 @@ void lp_wake_all(lapse *s)
     lp_wake_now(s->waiters.fd);
     s->host.armed = s->waiters.armed = INT64_MIN;
     pthread_cond_broadcast(&s->work);
+    pthread_cond_broadcast(&s->watch);
     lp_tell_settled(s);
 }
 
-void lp_announce(lapse *s, lapse_ns now)
+void lp_wake_takers(lapse *s)
 {
-    bool any = false;
-    while (s->store->ops->announce(s->store, now))
-        any = true;
+    if (s->stopped)
+        return;
+    if (s->host.used) {
+        lp_wake_now(s->host.fd);
+        s->host.armed = INT64_MIN;
+    }
+    if (!s->waiting[LP_PULL])
+        return;
+    lp_wake_now(s->waiters.fd);
+    pthread_cond_broadcast(&s->work);
+}
+
+bool lp_announce(lapse *s, lapse_ns now)
+{
+    enum { ROUNDS = 4 };
+    bool any = false, more = true;
+    for (int i = 0; i < ROUNDS && more; i++) {
+        more = s->store->ops->announce(s->store, now);
+        any = any || more;
+    }
     if (any && s->followers)
         pthread_cond_broadcast(&s->work);
+    return more || next_of(s, LP_PULL) <= now;
 }
 
 lapse_ns lp_deadline(lapse_ns timeout)
@@ -173,25 +203,44 @@ lapse_ns lapse_timeout(lapse *s)
     if (code < 0)
         return code;
     lapse_ns now = lp_engine_now(s);
-    lapse_ns push = next_of(s, LP_PUSH), pull = next_of(s, LP_PULL);
-    lapse_ns next = s->stopped ? LAPSE_FOREVER : push < pull ? push : pull;
+    lapse_ns next = s->stopped ? LAPSE_FOREVER : next_thing(s);
     lp_leave(s);
     if (next == LAPSE_FOREVER)
         return LAPSE_FOREVER;
     return next > now ? next - now : 0;
 }
 
+/* See to claims that last too long, when it is time. Under the lock, which it drops
+ * meanwhile. */
+static void watch_claims(lapse *s)
+{
+    if (!lp_must_watch(s, lp_engine_now(s)))
+        return;
+    lp_leave(s);
+    lp_watch(s);
+    pthread_mutex_lock(&s->lock);
+}
+
+/* Whether a callback is due now. Under the lock. */
+static bool callback_is_due(lapse *s)
+{
+    lapse_ns now = lp_engine_now(s);
+    bool more = s->handled && lp_announce(s, now);
+    return more || next_of(s, LP_PUSH) <= now;
+}
+
 /* Under the lock: 1 as soon as a callback is due. */
 static int wait_for_callback(lapse *s, lapse_ns deadline)
 {
     while (!s->stopped) {
-        if (next_of(s, LP_PUSH) <= lp_engine_now(s))
+        watch_claims(s);
+        if (callback_is_due(s))
             return 1;
         int woken = lp_sleep(s, LP_PUSH, deadline);
         if (woken == LAPSE_EINTR)
             return lp_fail(LAPSE_EINTR, "a signal interrupted the wait: look at it and wait again");
         if (!woken)
-            return !s->stopped && next_of(s, LP_PUSH) <= lp_engine_now(s);
+            return !s->stopped && callback_is_due(s);
     }
     return lp_fail(LAPSE_ECLOSED, "the scheduler was stopped: open another");
 }
@@ -210,20 +259,39 @@ int lapse_wait(lapse *s, lapse_ns timeout)
     return code;
 }
 
-/* Under the lock: claim an order without a callback, waiting for one. */
-static int take(lapse *s, const char *queue, lapse_ns deadline, lp_claim **claim)
+/* The queue that a taker names: NULL in *queue for any. Under the lock. */
+static int taken_queue(lapse *s, const char *name, lp_queue **queue)
+{
+    *queue = NULL;
+    if (!name)
+        return LAPSE_OK;
+    *queue = s->store->ops->queue(s->store, name, true);
+    if (!*queue)
+        return LAPSE_ENOMEM;
+    if ((*queue)->handler)
+        return lp_fail(LAPSE_EMIXED, "queue %s has a handler here: take from another, or remove it",
+                       lp_text_quote(name, strnlen(name, LAPSE_ID_MAX)));
+    (*queue)->taken = true;
+    return LAPSE_OK;
+}
+
+/* Claim an order without a callback, waiting for one. Under the lock, which it drops
+ * meanwhile. */
+static int take(lapse *s, lp_queue *queue, lapse_ns deadline, lp_claim **claim)
 {
     for (;;) {
-        lp_announce(s, lp_engine_now(s));
-        int found = lp_begin(s, LP_PULL, queue, LAPSE_FOREVER, claim);
-        if (found == LP_CLAIM_MORE)
+        watch_claims(s);
+        lapse_ns now = lp_engine_now(s);
+        bool more = lp_announce(s, now);
+        lp_task nothing;
+        int found = lp_begin(s, LP_PULL, queue, now, now, claim, &nothing);
+        if (found == LP_CLAIM_MORE || (found == LP_CLAIM_NONE && more))
             continue;
         if (found != LP_CLAIM_NONE)
             return found;
         if (deadline != LAPSE_FOREVER && lp_clock_monotonic() >= deadline)
             return 0;
-        int woken = lp_sleep(s, LP_PULL, deadline);
-        if (woken == LAPSE_EINTR)
+        if (lp_sleep(s, LP_PULL, deadline) == LAPSE_EINTR)
             return lp_fail(LAPSE_EINTR, "a signal interrupted the wait: look at it and wait again");
     }
 }
@@ -238,14 +306,17 @@ int lapse_take(lapse *s, const char *queue, lapse_ns timeout, const lapse_order 
     if (code < 0)
         return code;
     lp_claim *claim = NULL;
+    lp_queue *from;
     s->inside++;
-    code = take(s, queue, deadline, &claim);
+    code = taken_queue(s, queue, &from);
+    if (code == LAPSE_OK)
+        code = take(s, from, deadline, &claim);
     s->inside--;
     if (!s->stopped)
         arm_host(s);
     lp_tell_settled(s);
     lp_leave(s);
-    if (code == LP_CLAIM_ONE)
+    if (claim)
         *order = &claim->order;
     return code;
 }

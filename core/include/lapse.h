@@ -129,6 +129,7 @@ LAPSE_API const char *lapse_version(void);
 #define LAPSE_ANY 0                        /* as a generation: whichever is current */
 
 typedef struct lapse lapse;
+struct lapse_info;
 
 /* An order whose time is up, as its callback (or taker) sees it. `id` and `queue` are
  * NUL-terminated. Everything in it lives until the callback returns or the order is
@@ -152,7 +153,8 @@ typedef enum lapse_verdict {
     LAPSE_RETRY,     /* asks to run again; see lapse_retry */
     LAPSE_REJECT,    /* hopeless: to the dead letters; see lapse_reject */
     LAPSE_FAIL,      /* failed: to on_error, then again or done as the policy says */
-    LAPSE_GIVE_BACK, /* not tried: pending again, the attempt does not count */
+    LAPSE_GIVE_BACK, /* not tried: pending again with its due time, the attempt does not
+                        count. A callback's starts in a later pass */
 } lapse_verdict;
 
 /* Runs when the order's time is up. Called without locks, on a thread that is inside
@@ -160,7 +162,8 @@ typedef enum lapse_verdict {
 typedef lapse_verdict (*lapse_callback)(const lapse_order *order, void *arg);
 
 /* Called once for every order that was accepted with `arg`: when its callback has
- * returned, or can no longer start. Called without locks, on any thread that uses the
+ * returned, or can no longer start. A dead letter can start again: its `arg` is released
+ * when it is purged or dropped. Called without locks, on any thread that uses the
  * scheduler, before the call that caused it returns. */
 typedef void (*lapse_release)(void *arg);
 
@@ -182,8 +185,8 @@ LAPSE_API lapse_verdict lapse_fail(const lapse_order *order, const char *error);
  * clock may serve several schedulers. */
 typedef struct lapse_clock lapse_clock;
 
-/* `start`: the first reading in nanoseconds of uptime, 0 or more. Its wall clock
- * starts at 2026-01-01 00:00 UTC. */
+/* `start`: the first reading in nanoseconds of uptime, 0 to LAPSE_DELAY_MAX, else
+ * LAPSE_ERANGE. Its wall clock starts at 2026-01-01 00:00 UTC. */
 LAPSE_API int lapse_clock_manual(lapse_ns start, lapse_clock **out);
 
 /* Move the clock forward, and its wall clock with it; wakes those who wait for what
@@ -216,10 +219,14 @@ typedef struct lapse_options {
     lapse_overflow overflow; /* what happens beyond it */
     lapse_ns keep;           /* how long cancel and get remember a finished order */
     uint64_t max_dead;       /* dead letters kept; 0: 10 000. The oldest are dropped */
+    lapse_ns lease;          /* how long lapse_take's claims last; 0: 30 s */
+    lapse_ns stuck_after;    /* a callback running longer is named in the log; 0: 1 min */
     lapse_release release;   /* for orders that bring none of their own */
     void *hook_arg;          /* first argument of the hooks below */
     /* An order's callback failed; `error` is what it said, clipped to 1000 bytes. */
     void (*on_error)(void *hook_arg, const lapse_order *order, const char *error);
+    /* An order became a dead letter; what `dead` holds lives until the hook returns. */
+    void (*on_dead)(void *hook_arg, const struct lapse_info *dead);
     void (*log)(void *hook_arg, lapse_level level, const char *message);
 } lapse_options;
 
@@ -231,7 +238,7 @@ typedef struct lapse_options {
  * `tick` is a number with a unit (ns, us, ms, s), 1us to 1h. `slots` per wheel level is
  * rounded up to a power of two, 64 to 4096. Every option of lapse_options that is a
  * number may stand in the URL too: max_pending, overflow=refuse|dead_letter_oldest,
- * keep (with a unit), max_dead; the URL wins.
+ * max_dead, and with a unit keep, lease, stuck_after; the URL wins.
  *
  * Errors: LAPSE_EURL, LAPSE_ESTORE, LAPSE_EINVAL, LAPSE_ERANGE, LAPSE_ENOMEM,
  * LAPSE_ESYSTEM. The options are copied. */
@@ -283,7 +290,7 @@ typedef struct lapse_spec {
     const void *payload;  /* opaque bytes, returned as they are */
     size_t payload_len;
     lapse_callback fn;    /* NULL: for the queue's handler or a taker */
-    void *arg;
+    void *arg;            /* for `fn`; without one it is only released */
     lapse_release release; /* NULL: the one of lapse_options */
     unsigned flags;        /* LAPSE_REPLACE or 0 */
 } lapse_spec;
@@ -318,8 +325,8 @@ LAPSE_API int lapse_cancel(lapse *s, const char *id, int64_t generation);
 
 /* Cancel, and if it is running wait up to `timeout` for its callback to return: after
  * any answer but LAPSE_ETIMEOUT no callback of this order runs in this process. Inside
- * that very callback it answers LAPSE_FATE_RUNNING at once. Errors: as lapse_cancel,
- * LAPSE_ETIMEOUT, LAPSE_EINTR. */
+ * that very callback it answers LAPSE_FATE_RUNNING at once. A signal does not end the wait.
+ * Errors: as lapse_cancel, LAPSE_ETIMEOUT. */
 LAPSE_API int lapse_cancel_wait(lapse *s, const char *id, int64_t generation, lapse_ns timeout);
 
 /* Give a pending order a new delay from now; same generation, callback and payload.
@@ -391,7 +398,8 @@ LAPSE_API int lapse_fd(lapse *s);
 LAPSE_API lapse_ns lapse_timeout(lapse *s);
 
 /* Run the callbacks that are due now, in order, at most `max` of them (0: no limit), on
- * this thread; never waits. What they schedule with no delay runs in the next call.
+ * this thread; never waits. What they schedule with no delay does not run in this call: it
+ * is due at the next instant that the store tells apart (the wheel: its next tick).
  * Returns how many ran, or LAPSE_ECLOSED after lapse_stop, LAPSE_EFORKED. */
 LAPSE_API int64_t lapse_process(lapse *s, size_t max);
 
@@ -418,10 +426,50 @@ LAPSE_API int lapse_begin(lapse *s, lapse_ns until, const lapse_order **order, l
 /* The scheduler's clock: nanoseconds of CLOCK_BOOTTIME, or of its manual clock. */
 LAPSE_API lapse_ns lapse_now(const lapse *s);
 
+/* -- Handlers -------------------------------------------------------------------- */
+
+/* How a queue's orders are delivered. All zero is the default that is named. */
+typedef struct lapse_policy {
+    int attempts;           /* deliveries before an order is a dead letter; 0: 5 */
+    lapse_ns backoff;       /* before the second attempt; 0: 1 s */
+    lapse_ns backoff_max;   /* the longest; 0: 1 h */
+    int backoff_percent;    /* each is so many percent of the one before; 0: 200 */
+    int jitter_percent;     /* each is spread by so many percent, up and down; 0: 20,
+                               below 0: none */
+    lapse_ns run_limit;     /* a callback that runs longer has lost its order; 0: 1 h */
+    lapse_ns expires;       /* an order later than this is a dead letter; 0: never */
+    lapse_ns stuck_after;   /* as in lapse_options; 0: what stands there */
+    unsigned rate;          /* orders started per second at most; 0: no limit */
+} lapse_policy;
+
+/* Let `fn` with `arg` handle the orders of `queue` (NULL: "") that bring no callback of
+ * their own, as `policy` says (NULL: all defaults; it is copied). They are run by the same
+ * loop as all callbacks. Registering a queue again replaces its handler for the orders
+ * that start afterwards; `fn` NULL removes it, and its orders stay pending for a taker
+ * or the next handler. `release` (may be NULL) is called for `arg` when it was replaced or
+ * removed and runs no more, or at close. Allowed in a callback.
+ *
+ * Under a `rate` due orders start oldest first; while the oldest is more than a second
+ * late, one start in four goes to the one that fell due last, so that new orders are not
+ * held up behind a backlog.
+ *
+ * Errors: LAPSE_EMIXED when the queue has been taken from, LAPSE_EINVAL, LAPSE_ERANGE,
+ * LAPSE_ECLOSED, LAPSE_ENOMEM. */
+LAPSE_API int lapse_handle(lapse *s, const char *queue, lapse_callback fn, void *arg,
+                           lapse_release release, const lapse_policy *policy);
+
+/* No order of `queue` (NULL: "") starts, with a callback of its own or not, until
+ * lapse_resume. What runs goes on. Orders stay cancellable. */
+LAPSE_API int lapse_pause(lapse *s, const char *queue);
+LAPSE_API int lapse_resume(lapse *s, const char *queue);
+
 /* -- Pull: claim orders without a callback --------------------------------------- */
 
-/* Claim the next due order of `queue` (NULL: any) that has no callback, as DelayQueue's
- * poll. 1: `order` is set and the caller holds it until lapse_settle. 0: none is due. */
+/* Claim the next due order of `queue` (NULL: any without a handler) that has no callback,
+ * as DelayQueue's poll. 1: `order` is set and the caller holds it until lapse_settle, for
+ * the `lease` of lapse_options; when that ends first, the order is delivered anew, and
+ * after five deliveries it is a dead letter. 0: none is due. LAPSE_EMIXED: the queue has a
+ * handler. */
 LAPSE_API int lapse_poll(lapse *s, const char *queue, const lapse_order **order);
 
 /* The same, waiting up to `timeout` for one, as DelayQueue's take. Also LAPSE_ECLOSED
@@ -435,6 +483,28 @@ LAPSE_API int lapse_take(lapse *s, const char *queue, lapse_ns timeout, const la
  * scheduled anew meanwhile; nothing else is wrong then. */
 LAPSE_API int lapse_settle(lapse *s, int64_t fence, lapse_verdict verdict, lapse_ns delay,
                            const char *error);
+
+/* Hold a claim for another `lease` from now (0: as long as it was given for). LAPSE_ESTALE
+ * when it is no longer held. Callbacks need none: they hold theirs up to run_limit. */
+LAPSE_API int lapse_renew(lapse *s, int64_t fence, lapse_ns lease);
+
+/* Whether the claim with this fence still holds its order: what a long callback asks
+ * before it writes. */
+LAPSE_API bool lapse_holds(lapse *s, int64_t fence);
+
+/* -- Dead letters ---------------------------------------------------------------- */
+
+/* lapse_each(s, LAPSE_STATE_DEAD, ...) lists them. */
+
+/* Make a dead letter a pending order again, with its callback and payload, its attempts
+ * counted anew, due after `delay`. Names the newest dead letter of the id, or that of a
+ * generation. Returns the new generation. Errors: LAPSE_EUNKNOWN, LAPSE_EEXISTS (the id
+ * is pending again already), and those of lapse_schedule. */
+LAPSE_API int64_t lapse_requeue(lapse *s, const char *id, int64_t generation, lapse_ns delay);
+
+/* Delete dead letters: of one id (LAPSE_ANY: all of it, else one generation), or with `id`
+ * NULL all there are. Returns how many. */
+LAPSE_API int64_t lapse_purge(lapse *s, const char *id, int64_t generation);
 
 /* -- Statistics ------------------------------------------------------------------ */
 
@@ -451,7 +521,11 @@ typedef struct lapse_stats {
     uint64_t cancelled;    /* ended without a callback, or were not repeated for it */
     uint64_t done;         /* ended by their callback or taker, also by its only failure */
     uint64_t dead_total;   /* became dead letters */
+    uint64_t dead_by[6];   /* of these, by lapse_reason */
     uint64_t dead_dropped; /* of these, dropped beyond max_dead */
+    uint64_t requeued;     /* of these, scheduled again: counted in `scheduled` too */
+    uint64_t purged;       /* of these, deleted */
+    uint64_t lost;         /* deliveries whose lease or run_limit ended first */
     uint64_t started;      /* deliveries */
     uint64_t failed;       /* of these, failed */
     uint64_t retried;      /* of these, followed by another */
@@ -467,6 +541,27 @@ typedef struct lapse_stats {
 } lapse_stats;
 
 LAPSE_API int lapse_statistics(lapse *s, lapse_stats *out);
+
+/* One queue. Counts as in lapse_stats; those of time cover its last starts. */
+typedef struct lapse_queue_stats {
+    const char *queue; /* lives as long as the scheduler */
+    bool handled, paused;
+    uint64_t pending, running, dead;
+    uint64_t started, done, failed, retried, cancelled, dead_total, dead_by[6];
+    lapse_ns oldest_due; /* how long its oldest due order has waited for a consumer */
+    lapse_ns late_p50, late_p99, late_max; /* 0 in the 257th queue and later */
+} lapse_queue_stats;
+
+/* LAPSE_EUNKNOWN for a queue that never had an order or a handler. */
+LAPSE_API int lapse_queue_statistics(lapse *s, const char *queue, lapse_queue_stats *out);
+
+/* The name of the queue number `n`, counting from 0, or NULL after the last. */
+LAPSE_API const char *lapse_queue_name(lapse *s, size_t n);
+
+/* Everything above as text in Prometheus' exposition format 0.0.4, for a metrics
+ * endpoint; NULL on an error. Free it with lapse_free. */
+LAPSE_API char *lapse_metrics(lapse *s);
+LAPSE_API void lapse_free(void *memory);
 
 /* What the store can do: a set of these. */
 typedef enum lapse_ability {

@@ -9,6 +9,7 @@
 #define LP_STORE_H
 
 #include "lapse.h"
+#include "stores/queue.h"
 
 /* What an order leaves behind when it ends. */
 typedef struct lp_remains {
@@ -23,20 +24,28 @@ typedef struct lp_remains {
  * first part; `order` is first so that a callback's order names its claim. */
 typedef struct lp_claim {
     lapse_order order; /* `due` and `late` are the engine's to fill */
-    lapse_callback fn; /* NULL: the order has none */
+    lapse_callback fn; /* the order's own; NULL: it has none */
     void *arg;
-    lapse_ns due;      /* store clock */
-    uint32_t record;   /* the store's own */
-    bool superseded;   /* its id was scheduled anew: it will not be repeated */
-    void *kept;        /* the store's own */
+    lapse_ns due; /* store clock */
+    lp_queue *queue;
+    uint32_t record; /* the store's own */
+    void *kept;      /* the store's own */
+    bool called;     /* claimed as LP_PUSH */
+    bool superseded; /* its id was scheduled anew: it will not be repeated */
 
     /* The engine's, under its lock: */
     struct lp_claim *next, *prev; /* held claims, or the free ones */
+    lp_handler *handler;          /* that runs it, or NULL */
     unsigned long thread;         /* that began it */
     bool runs_callback;           /* begun for a callback, not taken */
     bool in_callback;             /* only who called its callback or hook may settle it */
     bool no_more;                 /* cancelled while held: no further attempt */
-    lapse_ns retry_delay;         /* what the callback asked for; below 0: the policy's */
+    bool lost;                    /* its lease ended: the order has gone on without it */
+    bool pinned;                  /* a hook looks at it */
+    bool stuck_reported;
+    lapse_ns lease, lease_end;    /* scheduler's clock */
+    lapse_ns stuck_at;
+    lapse_ns retry_delay; /* what the callback asked for; below 0: the policy's */
     bool has_error;
     char error[1001];
 } lp_claim;
@@ -46,9 +55,14 @@ typedef enum lp_op {
     LP_CANCEL,     /* id, generation */
     LP_RESCHEDULE, /* id, generation, due */
     LP_GET,        /* id, info */
-    LP_END,        /* claim: done; or, when `cancelled`, cancelled */
+    LP_REQUEUE,    /* id, generation, due */
+    LP_PURGE,      /* id (NULL: any), generation: up to LP_REMAINS_MAX dead letters */
+    LP_END,        /* claim: it ends; a lost one only leaves what it still holds */
     LP_AGAIN,      /* claim, due: pending once more; `counted`: the attempt counts */
     LP_DIE,        /* claim, reason, error: to the dead letters */
+    LP_LOSE,       /* claim: its order goes on without it: again at `due`, or dead when
+                      `reason` is set, or ended when `ends`. The claim stays readable
+                      until LP_END */
 } lp_op;
 
 typedef struct lp_request {
@@ -58,17 +72,18 @@ typedef struct lp_request {
     int64_t generation;
     lapse_ns due;
     const lapse_spec *spec;
-    lp_claim *claim; /* in; LP_CANCEL: out, when the answer is LAPSE_FATE_RUNNING */
-    lapse_info *info;
+    lp_claim *claim;  /* in; LP_CANCEL: out, when the answer is LAPSE_FATE_RUNNING */
+    lapse_info *info; /* LP_GET: what was found. Else, unless NULL: what died */
     lapse_reason reason;
     const char *error;
-    bool cancelled, counted;
+    bool counted, ends;
 
-    /* Out: a generation (LP_SCHEDULE), a lapse_fate (LP_CANCEL, LP_RESCHEDULE), or 0;
-     * below 0 an error, and nothing was changed. */
+    /* Out: a generation (LP_SCHEDULE, LP_REQUEUE), a lapse_fate (LP_CANCEL,
+     * LP_RESCHEDULE), a number (LP_PURGE), or 0; below 0 an error, and nothing was
+     * changed. */
     int64_t answer;
     bool replaced; /* LP_SCHEDULE: a pending order gave way */
-    bool died;     /* LP_SCHEDULE: an order became a dead letter to make room */
+    bool died;     /* an order became a dead letter */
     lp_remains remains[LP_REMAINS_MAX];
     unsigned remains_count;
 } lp_request;
@@ -86,7 +101,7 @@ typedef struct lp_store_config {
     const char *url; /* checked by lp_url_parse already */
     uint64_t max_pending, max_dead;
     lapse_overflow overflow;
-    lapse_ns keep;
+    lapse_ns keep, lease, stuck_after;
     lapse_release release; /* for orders that bring none */
     lapse_ns now;          /* store clock at open */
     lapse_ns wall;         /* UTC at the same instant */
@@ -109,23 +124,26 @@ typedef struct lp_store_ops {
     const char *scheme;
     unsigned abilities; /* lapse_ability bits */
 
-    int (*open)(const lp_store_config *config, lp_store **out);
+    /* `config` is changed where the URL says otherwise. */
+    int (*open)(lp_store_config *config, lp_store **out);
     void (*close)(lp_store *s);
 
     /* Answer each request, in order. */
     void (*execute)(lp_store *s, lp_request *requests, size_t count, lapse_ns now);
 
-    /* Claim the next order of one side that is due at `until`; LP_PULL: of `queue`, NULL
-     * any. LP_CLAIM_..., or LAPSE_ENOMEM and the order stays due. */
-    int (*claim)(lp_store *s, lp_side side, const char *queue, lapse_ns until, lapse_ns now,
+    /* Claim the next order that is due at `until`. LP_PUSH: one with a callback of its own
+     * or of a queue that is open; LP_PULL: of `queue`, NULL any that is not handled.
+     * LP_CLAIM_..., or LAPSE_ENOMEM and the order stays due. */
+    int (*claim)(lp_store *s, lp_side side, lp_queue *queue, lapse_ns until, lapse_ns now,
                  lp_claim *claim);
 
-    /* Bring orders of the pull side that are due at `now` before their takers, a bounded
+    /* Bring orders without a callback that are due at `now` to their queues, a bounded
      * number of them. True when some were brought. */
     bool (*announce)(lp_store *s, lapse_ns now);
 
-    /* When the next order of a side is due; LAPSE_FOREVER: none. 0 or a past time when
-     * one is due; the pull side does not count those that were announced. */
+    /* When the next order of a side can be claimed; LAPSE_FOREVER: none. 0 or a past time
+     * when one can be. LP_PUSH counts orders without a callback once they were announced,
+     * LP_PULL until then. */
     lapse_ns (*next)(lp_store *s, lp_side side);
 
     /* Copy up to `max` orders whose state is in `states` into `out`, starting at *cursor
@@ -133,6 +151,19 @@ typedef struct lp_store_ops {
      * *cursor UINT64_MAX after the last; or LAPSE_ENOMEM. */
     int (*list)(lp_store *s, uint64_t *cursor, unsigned states, lapse_info *out, int max,
                 lapse_ns now);
+
+    /* The queue of a name, made when `create`; NULL when there is none, or no memory. And
+     * the queue of a number, counting from 0; NULL after the last. */
+    lp_queue *(*queue)(lp_store *s, const char *name, bool create);
+    lp_queue *(*queue_at)(lp_store *s, size_t n);
+
+    /* When the oldest order of a queue was due that waits for its handler or a taker, or
+     * was parked while it is paused; LAPSE_FOREVER: none. */
+    lapse_ns (*oldest)(lp_store *s, lp_queue *q);
+
+    /* Before the engine changes a queue's handler or pauses it: make room for what that
+     * takes. 0 or LAPSE_ENOMEM. */
+    int (*prepare_queue)(lp_store *s, lp_queue *q);
 
     /* Take any one order out, for close: false when none is left. */
     bool (*drain)(lp_store *s, lp_remains *out);

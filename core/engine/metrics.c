@@ -1,0 +1,167 @@
+/* metrics.c - the statistics as text, in Prometheus' exposition format 0.0.4.
+ *
+ * https://prometheus.io/docs/instrumenting/exposition_formats/ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "engine/engine.h"
+
+static void head(FILE *out, const char *name, const char *type, const char *help)
+{
+    fprintf(out, "# HELP lapse_%s %s\n# TYPE lapse_%s %s\n", name, help, name, type);
+}
+
+static void number(FILE *out, const char *name, const char *type, const char *help, uint64_t value)
+{
+    head(out, name, type, help);
+    fprintf(out, "lapse_%s %llu\n", name, (unsigned long long)value);
+}
+
+static void seconds(FILE *out, lapse_ns value)
+{
+    fprintf(out, "%lld.%09lld\n", (long long)(value / 1000000000),
+            (long long)(value % 1000000000));
+}
+
+static void write_states(FILE *out, const lapse_stats *t)
+{
+    head(out, "orders", "gauge", "Orders now, by state.");
+    fprintf(out, "lapse_orders{state=\"pending\"} %llu\n", (unsigned long long)t->pending);
+    fprintf(out, "lapse_orders{state=\"running\"} %llu\n", (unsigned long long)t->running);
+    fprintf(out, "lapse_orders{state=\"done\"} %llu\n", (unsigned long long)t->kept);
+    fprintf(out, "lapse_orders{state=\"dead\"} %llu\n", (unsigned long long)t->dead);
+}
+
+static void write_totals(FILE *out, const lapse_stats *t)
+{
+    const struct {
+        const char *name, *help;
+        uint64_t value;
+    } rows[] = {
+        {"scheduled_total", "Orders accepted.", t->scheduled},
+        {"refused_total", "Orders not accepted.", t->refused},
+        {"replaced_total", "Orders that gave way to another of their id.", t->replaced},
+        {"rescheduled_total", "Orders given a new time.", t->rescheduled},
+        {"cancelled_total", "Orders cancelled.", t->cancelled},
+        {"done_total", "Orders ended by their callback or taker.", t->done},
+        {"started_total", "Deliveries.", t->started},
+        {"failed_total", "Deliveries that failed.", t->failed},
+        {"retried_total", "Deliveries followed by another.", t->retried},
+        {"rejected_total", "Deliveries that were rejected.", t->rejected},
+        {"given_back_total", "Deliveries given back untried.", t->given_back},
+        {"lost_total", "Deliveries whose lease or run limit ended first.", t->lost},
+        {"stale_total", "Settlements that came too late.", t->stale},
+        {"dead_dropped_total", "Dead letters dropped beyond max_dead.", t->dead_dropped},
+        {"requeued_total", "Dead letters scheduled again.", t->requeued},
+        {"purged_total", "Dead letters deleted.", t->purged},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        number(out, rows[i].name, "counter", rows[i].help, rows[i].value);
+    static const char *const reasons[] = {NULL,      "failed", "rejected",
+                                          "expired", "maxlen", "lost"};
+    head(out, "dead_total", "counter", "Orders that became dead letters, by reason.");
+    for (int i = LAPSE_REASON_FAILED; i <= LAPSE_REASON_LOST; i++)
+        fprintf(out, "lapse_dead_total{reason=\"%s\"} %llu\n", reasons[i],
+                (unsigned long long)t->dead_by[i]);
+}
+
+static void write_times(FILE *out, const lapse_stats *t)
+{
+    head(out, "lateness_seconds", "gauge", "How late orders started.");
+    fputs("lapse_lateness_seconds{quantile=\"0.5\"} ", out);
+    seconds(out, t->late_p50);
+    fputs("lapse_lateness_seconds{quantile=\"0.99\"} ", out);
+    seconds(out, t->late_p99);
+    fputs("lapse_lateness_seconds{quantile=\"0.999\"} ", out);
+    seconds(out, t->late_p999);
+    fputs("lapse_lateness_seconds{quantile=\"1\"} ", out);
+    seconds(out, t->late_max);
+    head(out, "oldest_due_seconds", "gauge", "How long the oldest due order has waited.");
+    fputs("lapse_oldest_due_seconds ", out);
+    seconds(out, t->oldest_due);
+    head(out, "poll_bound_seconds", "gauge", "What polling may add to lateness.");
+    fputs("lapse_poll_bound_seconds ", out);
+    seconds(out, t->poll_bound);
+    number(out, "memory_bytes", "gauge", "Memory held for orders.", t->bytes);
+}
+
+/* A label's value, with what the format reserves escaped. */
+static void label(FILE *out, const char *name)
+{
+    for (; *name; name++) {
+        if (*name == '\\' || *name == '"')
+            fputc('\\', out);
+        if (*name == '\n')
+            fputs("\\n", out);
+        else
+            fputc(*name, out);
+    }
+}
+
+static void write_queue(FILE *out, const char *metric, const lapse_queue_stats *q, uint64_t value)
+{
+    fprintf(out, "lapse_queue_%s{queue=\"", metric);
+    label(out, q->queue);
+    fprintf(out, "\"} %llu\n", (unsigned long long)value);
+}
+
+static void write_queues(FILE *out, lapse *s)
+{
+    static const struct {
+        const char *name, *type, *help;
+        size_t offset;
+    } rows[] = {
+        {"pending", "gauge", "Pending orders.", offsetof(lapse_queue_stats, pending)},
+        {"running", "gauge", "Running orders.", offsetof(lapse_queue_stats, running)},
+        {"dead", "gauge", "Dead letters.", offsetof(lapse_queue_stats, dead)},
+        {"started_total", "counter", "Deliveries.", offsetof(lapse_queue_stats, started)},
+        {"done_total", "counter", "Orders done.", offsetof(lapse_queue_stats, done)},
+        {"failed_total", "counter", "Failures.", offsetof(lapse_queue_stats, failed)},
+        {"retried_total", "counter", "Retries.", offsetof(lapse_queue_stats, retried)},
+        {"cancelled_total", "counter", "Cancelled orders.",
+         offsetof(lapse_queue_stats, cancelled)},
+        {"dead_total", "counter", "Orders that died.", offsetof(lapse_queue_stats, dead_total)},
+    };
+    for (size_t row = 0; row < sizeof rows / sizeof *rows; row++) {
+        char metric[64];
+        snprintf(metric, sizeof metric, "queue_%s", rows[row].name);
+        head(out, metric, rows[row].type, rows[row].help);
+        const char *name;
+        lapse_queue_stats q;
+        for (size_t n = 0; (name = lapse_queue_name(s, n)); n++)
+            if (lapse_queue_statistics(s, name, &q) == LAPSE_OK)
+                write_queue(out, rows[row].name, &q,
+                            *(uint64_t *)(void *)((char *)&q + rows[row].offset));
+    }
+}
+
+char *lapse_metrics(lapse *s)
+{
+    lapse_stats totals;
+    if (lapse_statistics(s, &totals) < 0)
+        return NULL;
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) {
+        lp_fail_memory();
+        return NULL;
+    }
+    write_states(out, &totals);
+    write_totals(out, &totals);
+    write_times(out, &totals);
+    write_queues(out, s);
+    bool failed = ferror(out);
+    if (fclose(out) || failed) {
+        free(text);
+        lp_fail_memory();
+        return NULL;
+    }
+    return text;
+}
+
+void lapse_free(void *memory)
+{
+    free(memory);
+}
