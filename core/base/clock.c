@@ -84,7 +84,7 @@ int lapse_ns_from_seconds(double seconds, lapse_ns *out)
 {
     if (!out)
         return lp_fail(LAPSE_EINVAL, "lapse_ns_from_seconds: `out` is NULL");
-    const double most = (double)(LAPSE_DELAY_MAX / 1000000000);
+    const double most = (double)LAPSE_DELAY_MAX / 1e9;
     if (!(seconds <= most) || seconds < -DBL_MAX) /* NaN fails the first comparison. */
         return lp_fail(LAPSE_ERANGE, "a delay of %g seconds: use 0 to %.0f (100 years)", seconds,
                        most);

@@ -6,6 +6,10 @@
 #ifndef LP_WAKE_H
 #define LP_WAKE_H
 
+#ifndef __linux__
+#error "lapse runs on Linux only for now: it needs timerfd"
+#endif
+
 #include "lapse.h"
 
 int lp_wake_open(void); /* the descriptor, or LAPSE_ESYSTEM */
