@@ -147,7 +147,9 @@ static void count_death(lapse *s, lapse_reason reason)
 /* An order that is too late to run. */
 static void expire(lapse *s, lp_claim *c, lp_task *t, lapse_ns now)
 {
-    t->r = (lp_request){.op = LP_DIE, .claim = c, .reason = LAPSE_REASON_EXPIRED};
+    lp_request_init(&t->r, LP_DIE);
+    t->r.claim = c;
+    t->r.reason = LAPSE_REASON_EXPIRED;
     count_death(s, LAPSE_REASON_EXPIRED);
     lp_ask(s, t, now);
     free_claim(s, c);
@@ -328,7 +330,8 @@ bool lp_settle(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns delay, con
 {
     while (c->pinned)
         lp_await(s, LAPSE_FOREVER);
-    t->r = (lp_request){.op = LP_END, .claim = c};
+    lp_request_init(&t->r, LP_END);
+    t->r.claim = c;
     bool fresh = !c->lost && !c->superseded, wished = verdict == LAPSE_DONE;
     if (!c->lost) {
         decide(s, c, verdict, delay, error, now, &t->r);

@@ -49,7 +49,10 @@ int lapse_get(lapse *s, const char *id, lapse_info *out)
         return code;
     lapse_ns now = lp_engine_now(s);
     lp_task t;
-    t.r = (lp_request){.op = LP_GET, .id = id, .id_len = len, .info = out};
+    lp_request_init(&t.r, LP_GET);
+    t.r.id = id;
+    t.r.id_len = len;
+    t.r.info = out;
     lp_ask(s, &t, now);
     if (t.r.answer == LAPSE_OK)
         to_utc(out, lp_engine_wall_offset(s, now));

@@ -101,7 +101,9 @@ static int check_spec(const lapse_spec *spec)
 /* Make the request that `spec` means. */
 static int prepare(const lapse *s, const lapse_spec *spec, lapse_ns now, lp_request *r)
 {
-    *r = (lp_request){.op = LP_SCHEDULE, .spec = spec, .id = spec->id};
+    lp_request_init(r, LP_SCHEDULE);
+    r->spec = spec;
+    r->id = spec->id;
     r->id_len = spec->id_len ? spec->id_len : id_length(spec->id);
     int code = lapse_check_id(r->id, r->id_len);
     if (code == LAPSE_OK)
@@ -202,7 +204,7 @@ static size_t put_batch(lapse *s, const lapse_spec *specs, size_t count, lapse_n
         book(s, &batch[i]);
     }
     for (size_t i = n; i < MANY; i++)
-        batch[i] = (lp_request){.remains_count = 0};
+        lp_request_init(&batch[i], LP_SCHEDULE);
     return accepted;
 }
 
@@ -211,6 +213,8 @@ static void finish_batch(lapse *s, const lp_request *batch, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         lp_task t;
+        if (!batch[i].remains_count && !batch[i].died)
+            continue;
         t.r = batch[i];
         if (t.r.died && t.r.info) {
             t.dead = *t.r.info;
@@ -267,7 +271,10 @@ int64_t lapse_schedule_many(lapse *s, const lapse_spec *specs, size_t count, int
 /* Whether `id` could name an order; the request is filled in. */
 static bool names_order(const char *id, int64_t generation, lp_op op, lp_task *t)
 {
-    t->r = (lp_request){.op = op, .id = id, .id_len = id_length(id), .generation = generation};
+    lp_request_init(&t->r, op);
+    t->r.id = id;
+    t->r.id_len = id_length(id);
+    t->r.generation = generation;
     return t->r.id_len > 0 && t->r.id_len <= LAPSE_ID_MAX;
 }
 

@@ -56,7 +56,10 @@ void lp_watch_claim(lapse *s, lp_claim *c, lapse_ns now)
 /* The order of a claim goes on without it. */
 static bool lose(lapse *s, lp_claim *c, lapse_ns now, lp_task *t)
 {
-    t->r = (lp_request){.op = LP_LOSE, .claim = c, .due = now, .counted = true};
+    lp_request_init(&t->r, LP_LOSE);
+    t->r.claim = c;
+    t->r.due = now;
+    t->r.counted = true;
     t->r.ends = c->fn || c->superseded || c->no_more;
     if (!t->r.ends && c->order.attempt >= lp_attempts(c)) {
         t->r.reason = LAPSE_REASON_LOST;

@@ -8,6 +8,8 @@
 #ifndef LP_STORE_H
 #define LP_STORE_H
 
+#include <string.h>
+
 #include "lapse.h"
 #include "stores/queue.h"
 
@@ -84,9 +86,16 @@ typedef struct lp_request {
     int64_t answer;
     bool replaced; /* LP_SCHEDULE: a pending order gave way */
     bool died;     /* an order became a dead letter */
-    lp_remains remains[LP_REMAINS_MAX];
     unsigned remains_count;
+    lp_remains remains[LP_REMAINS_MAX]; /* undefined from remains_count on */
 } lp_request;
+
+/* A request that asks for nothing but `op` yet. */
+static inline void lp_request_init(lp_request *r, lp_op op)
+{
+    memset(r, 0, offsetof(lp_request, remains));
+    r->op = op;
+}
 
 typedef struct lp_counts {
     uint64_t pending, running, kept, dead, dead_dropped;
