@@ -9,7 +9,8 @@
 #include <string.h>
 
 static _Thread_local char detail[512];
-static _Thread_local char quoted[160];
+static _Thread_local char quoted[2][160];
+static _Thread_local unsigned turn;
 
 int lp_fail(int code, const char *format, ...)
 {
@@ -117,10 +118,11 @@ void lp_text_clip(char *out, const char *text)
 
 const char *lp_text_quote(const char *id, size_t len)
 {
-    quoted[0] = '"';
-    escape(quoted + 1, sizeof quoted - 2, id, len);
-    size_t end = strlen(quoted);
-    quoted[end] = '"';
-    quoted[end + 1] = '\0';
-    return quoted;
+    char *out = quoted[turn++ % 2];
+    out[0] = '"';
+    escape(out + 1, sizeof quoted[0] - 2, id, len);
+    size_t end = strlen(out);
+    out[end] = '"';
+    out[end + 1] = '\0';
+    return out;
 }

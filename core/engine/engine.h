@@ -184,6 +184,9 @@ void *lp_run_watcher(void *scheduler);
 
 /* -- handle.c -- */
 
+/* Whether this can be a queue's name: 0 or LAPSE_EINVAL. */
+int lp_check_queue(const char *queue);
+
 /* Drop a reference to a handler; what the last one leaves goes into `r`. Under the lock. */
 void lp_drop_handler(lp_handler *h, lp_request *r);
 

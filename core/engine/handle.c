@@ -59,14 +59,28 @@ void lp_drop_handler(lp_handler *h, lp_request *r)
         r->remains[r->remains_count++] = (lp_remains){h->release, h->arg, h};
 }
 
+/* The queue of a name, ready to be handled or paused. Under the lock. */
+static int ready_queue(lapse *s, const char *name, lp_queue **q)
+{
+    const lp_store_ops *ops = s->store->ops;
+    int code = ops->make_queue(s->store, name, q);
+    if (code == LAPSE_OK) {
+        code = ops->prepare_queue(s->store, *q);
+        if (code < 0)
+            ops->forget_queue(s->store, *q);
+    }
+    return code;
+}
+
 /* Let `h` (NULL: nobody) handle the queue. Under the lock. */
 static int set_handler(lapse *s, const char *name, lp_handler *h, lp_request *r)
 {
     if (s->stopped)
         return lp_fail(LAPSE_ECLOSED, "the scheduler was stopped: open another");
-    lp_queue *q = s->store->ops->queue(s->store, name, true);
-    if (!q || s->store->ops->prepare_queue(s->store, q) < 0)
-        return LAPSE_ENOMEM;
+    lp_queue *q;
+    int code = ready_queue(s, name, &q);
+    if (code < 0)
+        return code;
     if (h && q->taken)
         return lp_fail(LAPSE_EMIXED, "queue %s is taken from: handle another",
                        lp_text_quote(q->name, strlen(q->name)));
@@ -82,7 +96,7 @@ static int set_handler(lapse *s, const char *name, lp_handler *h, lp_request *r)
     return LAPSE_OK;
 }
 
-static int check_name(const char *queue)
+int lp_check_queue(const char *queue)
 {
     if (queue && strnlen(queue, LAPSE_ID_MAX + 1) > LAPSE_ID_MAX)
         return lp_fail(LAPSE_EINVAL, "the queue name %s... is longer than %d bytes",
@@ -98,7 +112,7 @@ int lapse_handle(lapse *s, const char *queue, lapse_callback fn, void *arg, laps
     lapse_policy p = policy ? *policy : (lapse_policy){.attempts = 0};
     int code = complete(&p, s);
     if (code == LAPSE_OK)
-        code = check_name(queue);
+        code = lp_check_queue(queue);
     if (code < 0)
         return code;
     lp_handler *h = fn ? make_handler(fn, arg, release, &p) : NULL;
@@ -120,15 +134,14 @@ int lapse_handle(lapse *s, const char *queue, lapse_callback fn, void *arg, laps
 
 static int set_paused(lapse *s, const char *queue, bool paused)
 {
-    int code = check_name(queue);
+    int code = lp_check_queue(queue);
     if (code == LAPSE_OK)
         code = lp_enter(s);
     if (code < 0)
         return code;
-    lp_queue *q = s->store->ops->queue(s->store, queue, true);
-    if (!q || s->store->ops->prepare_queue(s->store, q) < 0) {
-        code = LAPSE_ENOMEM;
-    } else {
+    lp_queue *q;
+    code = ready_queue(s, queue, &q);
+    if (code == LAPSE_OK) {
         q->paused = paused;
         q->refilled = lp_engine_now(s); /* No starts were saved up meanwhile. */
         lp_arm_all(s);
@@ -160,10 +173,12 @@ int lapse_queue_statistics(lapse *s, const char *queue, lapse_queue_stats *out)
 {
     if (!out)
         return lp_fail(LAPSE_EINVAL, "lapse_queue_statistics: `out` is NULL");
-    int code = lp_enter(s);
+    int code = lp_check_queue(queue);
+    if (code == LAPSE_OK)
+        code = lp_enter(s);
     if (code < 0)
         return code;
-    lp_queue *q = s->store->ops->queue(s->store, queue, false);
+    lp_queue *q = s->store->ops->queue(s->store, queue);
     if (!q) {
         lp_leave(s);
         return lp_fail(LAPSE_EUNKNOWN, "no queue %s is known",

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "engine/engine.h"
 
 enum { CHUNK = 16 }; /* orders copied in one hold of the lock */
@@ -153,5 +154,5 @@ lapse_ns lapse_now(const lapse *s)
 
 unsigned lapse_abilities(const lapse *s)
 {
-    return s ? s->store->ops->abilities : 0;
+    return s && s->epoch == lp_fork_epoch() ? s->store->ops->abilities : 0;
 }

@@ -1,39 +1,74 @@
 /* metrics.c - the statistics as text, in Prometheus' exposition format 0.0.4.
  *
  * https://prometheus.io/docs/instrumenting/exposition_formats/ */
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
 #include "engine/engine.h"
 
-static void head(FILE *out, const char *name, const char *type, const char *help)
+/* A text that grows; after a failure it only remembers that. */
+typedef struct text {
+    char *bytes;
+    size_t length, room;
+    bool failed;
+} text;
+
+static bool make_room(text *out, size_t more)
 {
-    fprintf(out, "# HELP lapse_%s %s\n# TYPE lapse_%s %s\n", name, help, name, type);
+    size_t room = out->room ? out->room : 4096;
+    while (room <= out->length + more)
+        room *= 2;
+    char *bytes = room == out->room ? out->bytes : realloc(out->bytes, room);
+    if (!bytes) {
+        out->failed = true;
+        return false;
+    }
+    out->bytes = bytes;
+    out->room = room;
+    return true;
 }
 
-static void number(FILE *out, const char *name, const char *type, const char *help, uint64_t value)
+__attribute__((format(printf, 2, 3))) static void add(text *out, const char *format, ...)
+{
+    enum { LINE = 1024 }; /* no line of ours is longer; a queue's name is added apart */
+    va_list args;
+    if (out->failed || !make_room(out, LINE))
+        return;
+    va_start(args, format);
+    int n = vsnprintf(out->bytes + out->length, LINE, format, args);
+    va_end(args);
+    out->length += (size_t)n;
+}
+
+static void head(text *out, const char *name, const char *type, const char *help)
+{
+    add(out, "# HELP lapse_%s %s\n# TYPE lapse_%s %s\n", name, help, name, type);
+}
+
+static void number(text *out, const char *name, const char *type, const char *help, uint64_t value)
 {
     head(out, name, type, help);
-    fprintf(out, "lapse_%s %llu\n", name, (unsigned long long)value);
+    add(out, "lapse_%s %llu\n", name, (unsigned long long)value);
 }
 
-static void seconds(FILE *out, lapse_ns value)
+static void seconds(text *out, lapse_ns value)
 {
-    fprintf(out, "%lld.%09lld\n", (long long)(value / 1000000000),
+    add(out, "%lld.%09lld\n", (long long)(value / 1000000000),
             (long long)(value % 1000000000));
 }
 
-static void write_states(FILE *out, const lapse_stats *t)
+static void write_states(text *out, const lapse_stats *t)
 {
     head(out, "orders", "gauge", "Orders now, by state.");
-    fprintf(out, "lapse_orders{state=\"pending\"} %llu\n", (unsigned long long)t->pending);
-    fprintf(out, "lapse_orders{state=\"running\"} %llu\n", (unsigned long long)t->running);
-    fprintf(out, "lapse_orders{state=\"done\"} %llu\n", (unsigned long long)t->kept);
-    fprintf(out, "lapse_orders{state=\"dead\"} %llu\n", (unsigned long long)t->dead);
+    add(out, "lapse_orders{state=\"pending\"} %llu\n", (unsigned long long)t->pending);
+    add(out, "lapse_orders{state=\"running\"} %llu\n", (unsigned long long)t->running);
+    add(out, "lapse_orders{state=\"done\"} %llu\n", (unsigned long long)t->kept);
+    add(out, "lapse_orders{state=\"dead\"} %llu\n", (unsigned long long)t->dead);
 }
 
-static void write_totals(FILE *out, const lapse_stats *t)
+static void write_totals(text *out, const lapse_stats *t)
 {
     const struct {
         const char *name, *help;
@@ -62,51 +97,51 @@ static void write_totals(FILE *out, const lapse_stats *t)
                                           "expired", "maxlen", "lost"};
     head(out, "dead_total", "counter", "Orders that became dead letters, by reason.");
     for (int i = LAPSE_REASON_FAILED; i <= LAPSE_REASON_LOST; i++)
-        fprintf(out, "lapse_dead_total{reason=\"%s\"} %llu\n", reasons[i],
+        add(out, "lapse_dead_total{reason=\"%s\"} %llu\n", reasons[i],
                 (unsigned long long)t->dead_by[i]);
 }
 
-static void write_times(FILE *out, const lapse_stats *t)
+static void write_times(text *out, const lapse_stats *t)
 {
     head(out, "lateness_seconds", "gauge", "How late orders started.");
-    fputs("lapse_lateness_seconds{quantile=\"0.5\"} ", out);
+    add(out, "lapse_lateness_seconds{quantile=\"0.5\"} ");
     seconds(out, t->late_p50);
-    fputs("lapse_lateness_seconds{quantile=\"0.99\"} ", out);
+    add(out, "lapse_lateness_seconds{quantile=\"0.99\"} ");
     seconds(out, t->late_p99);
-    fputs("lapse_lateness_seconds{quantile=\"0.999\"} ", out);
+    add(out, "lapse_lateness_seconds{quantile=\"0.999\"} ");
     seconds(out, t->late_p999);
-    fputs("lapse_lateness_seconds{quantile=\"1\"} ", out);
+    add(out, "lapse_lateness_seconds{quantile=\"1\"} ");
     seconds(out, t->late_max);
     head(out, "oldest_due_seconds", "gauge", "How long the oldest due order has waited.");
-    fputs("lapse_oldest_due_seconds ", out);
+    add(out, "lapse_oldest_due_seconds ");
     seconds(out, t->oldest_due);
     head(out, "poll_bound_seconds", "gauge", "What polling may add to lateness.");
-    fputs("lapse_poll_bound_seconds ", out);
+    add(out, "lapse_poll_bound_seconds ");
     seconds(out, t->poll_bound);
     number(out, "memory_bytes", "gauge", "Memory held for orders.", t->bytes);
 }
 
 /* A label's value, with what the format reserves escaped. */
-static void label(FILE *out, const char *name)
+static void label(text *out, const char *name)
 {
     for (; *name; name++) {
         if (*name == '\\' || *name == '"')
-            fputc('\\', out);
+            add(out, "\\");
         if (*name == '\n')
-            fputs("\\n", out);
+            add(out, "\\n");
         else
-            fputc(*name, out);
+            add(out, "%c", *name);
     }
 }
 
-static void write_queue(FILE *out, const char *metric, const lapse_queue_stats *q, uint64_t value)
+static void write_queue(text *out, const char *metric, const lapse_queue_stats *q, uint64_t value)
 {
-    fprintf(out, "lapse_queue_%s{queue=\"", metric);
+    add(out, "lapse_queue_%s{queue=\"", metric);
     label(out, q->queue);
-    fprintf(out, "\"} %llu\n", (unsigned long long)value);
+    add(out, "\"} %llu\n", (unsigned long long)value);
 }
 
-static void write_queues(FILE *out, lapse *s)
+static void write_queues(text *out, lapse *s)
 {
     static const struct {
         const char *name, *type, *help;
@@ -141,24 +176,17 @@ char *lapse_metrics(lapse *s)
     lapse_stats totals;
     if (lapse_statistics(s, &totals) < 0)
         return NULL;
-    char *text = NULL;
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
-    if (!out) {
+    text out = {.bytes = NULL};
+    write_states(&out, &totals);
+    write_totals(&out, &totals);
+    write_times(&out, &totals);
+    write_queues(&out, s);
+    if (out.failed) {
+        free(out.bytes);
         lp_fail_memory();
         return NULL;
     }
-    write_states(out, &totals);
-    write_totals(out, &totals);
-    write_times(out, &totals);
-    write_queues(out, s);
-    bool failed = ferror(out);
-    if (fclose(out) || failed) {
-        free(text);
-        lp_fail_memory();
-        return NULL;
-    }
-    return text;
+    return out.bytes;
 }
 
 void lapse_free(void *memory)

@@ -78,14 +78,6 @@ static int due_at(const lapse *s, lapse_ns now, lapse_ns utc, lapse_ns *due)
     return due_after(now, utc - wall, due);
 }
 
-static int check_queue(const char *queue)
-{
-    if (queue && strnlen(queue, LAPSE_ID_MAX + 1) > LAPSE_ID_MAX)
-        return lp_fail(LAPSE_EINVAL, "the queue name %s... is longer than %d bytes",
-                       lp_text_quote(queue, 32), LAPSE_ID_MAX);
-    return LAPSE_OK;
-}
-
 static int check_spec(const lapse_spec *spec)
 {
     if (spec->payload_len > LAPSE_PAYLOAD_MAX)
@@ -95,7 +87,7 @@ static int check_spec(const lapse_spec *spec)
         return lp_fail(LAPSE_EINVAL, "the payload is NULL but has %zu bytes", spec->payload_len);
     if (spec->flags & ~(unsigned)LAPSE_REPLACE)
         return lp_fail(LAPSE_EINVAL, "unknown flags %#x: use LAPSE_REPLACE or 0", spec->flags);
-    return check_queue(spec->queue);
+    return lp_check_queue(spec->queue);
 }
 
 /* Make the request that `spec` means. */

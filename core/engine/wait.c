@@ -265,14 +265,11 @@ static int taken_queue(lapse *s, const char *name, lp_queue **queue)
     *queue = NULL;
     if (!name)
         return LAPSE_OK;
-    *queue = s->store->ops->queue(s->store, name, true);
-    if (!*queue)
-        return LAPSE_ENOMEM;
-    if ((*queue)->handler)
-        return lp_fail(LAPSE_EMIXED, "queue %s has a handler here: take from another, or remove it",
+    int code = s->store->ops->make_queue(s->store, name, queue);
+    if (code == LAPSE_OK && (*queue)->handler)
+        code = lp_fail(LAPSE_EMIXED, "queue %s has a handler here: take from another, or remove it",
                        lp_text_quote(name, strnlen(name, LAPSE_ID_MAX)));
-    (*queue)->taken = true;
-    return LAPSE_OK;
+    return code;
 }
 
 /* Claim an order without a callback, waiting for one. Under the lock, which it drops
@@ -296,21 +293,39 @@ static int take(lapse *s, lp_queue *queue, lapse_ns deadline, lp_claim **claim)
     }
 }
 
+/* Take from a queue, which is marked as taken from unless that fails for want of memory.
+ * Under the lock, which it drops meanwhile. */
+static int take_from(lapse *s, const char *name, lapse_ns deadline, lp_claim **claim)
+{
+    lp_queue *queue;
+    int code = taken_queue(s, name, &queue);
+    if (code < 0)
+        return code;
+    bool new = queue && !queue->taken;
+    if (queue)
+        queue->taken = true;
+    code = take(s, queue, deadline, claim);
+    if (code == LAPSE_ENOMEM && new) {
+        queue->taken = false;
+        s->store->ops->forget_queue(s->store, queue);
+    }
+    return code;
+}
+
 int lapse_take(lapse *s, const char *queue, lapse_ns timeout, const lapse_order **order)
 {
     if (!order)
         return lp_fail(LAPSE_EINVAL, "lapse_take: `order` is NULL");
     *order = NULL;
     lapse_ns deadline = timeout <= 0 ? 0 : lp_deadline(timeout);
-    int code = lp_enter(s);
+    int code = lp_check_queue(queue);
+    if (code == LAPSE_OK)
+        code = lp_enter(s);
     if (code < 0)
         return code;
     lp_claim *claim = NULL;
-    lp_queue *from;
     s->inside++;
-    code = taken_queue(s, queue, &from);
-    if (code == LAPSE_OK)
-        code = take(s, from, deadline, &claim);
+    code = take_from(s, queue, deadline, &claim);
     s->inside--;
     if (!s->stopped)
         arm_host(s);

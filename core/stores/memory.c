@@ -68,11 +68,22 @@ static void execute(lp_store *store, lp_request *requests, size_t count, lapse_n
     }
 }
 
-static lp_queue *queue_by_name(lp_store *store, const char *name, bool create)
+static lp_queue *queue_by_name(lp_store *store, const char *name)
 {
-    memory *m = (memory *)store;
-    queue *q = create ? lp_memory_intern_queue(m, name) : lp_memory_find_queue(m, name);
-    return q ? &q->shared : NULL;
+    return (lp_queue *)lp_memory_find_queue((memory *)store, name);
+}
+
+static int make_queue(lp_store *store, const char *name, lp_queue **out)
+{
+    queue *q;
+    int code = lp_memory_make_queue((memory *)store, name, &q);
+    *out = (lp_queue *)q;
+    return code;
+}
+
+static void forget_queue(lp_store *store, lp_queue *q)
+{
+    lp_memory_forget_queue((memory *)store, (queue *)q);
 }
 
 static lp_queue *queue_at(lp_store *store, size_t n)
@@ -100,14 +111,7 @@ static void close_memory(lp_store *store)
     for (int side = 0; side < 2; side++)
         if (m->timer[side])
             lp_timer_close(m->timer[side]);
-    for (size_t i = 0; i < m->queue_count; i++) {
-        free(m->queues[i]->shared.name);
-        free(m->queues[i]->shared.lateness);
-        free(m->queues[i]);
-    }
-    free(m->queues);
-    free(m->active);
-    lp_index_free(&m->queue_index);
+    lp_memory_free_queues(m);
     lp_paged_free(&m->accepted);
     lp_paged_free(&m->parked);
     lp_index_free(&m->index);
@@ -120,9 +124,9 @@ static int fill_memory(memory *m)
     int code = lp_memory_read_url(m);
     if (code < 0)
         return code;
-    if (!lp_memory_intern_queue(m, ""))
-        return LAPSE_ENOMEM;
-    return lp_memory_make_room(m, LP_PUSH);
+    queue *first;
+    code = lp_memory_make_queue(m, "", &first);
+    return code < 0 ? code : lp_memory_make_room(m, LP_PUSH);
 }
 
 static int open_memory(lp_store_config *config, lp_store **out)
@@ -187,6 +191,8 @@ const lp_store_ops lp_memory_store = {
     .list = lp_memory_list,
     .queue = queue_by_name,
     .queue_at = queue_at,
+    .make_queue = make_queue,
+    .forget_queue = forget_queue,
     .oldest = lp_memory_oldest,
     .prepare_queue = prepare_queue,
     .drain = drain,

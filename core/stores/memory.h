@@ -170,7 +170,9 @@ uint64_t lp_memory_hash(const memory *m, order *o);
 uint32_t lp_memory_find(const memory *m, uint64_t hash, const char *id, size_t len);
 
 queue *lp_memory_find_queue(const memory *m, const char *name);
-queue *lp_memory_intern_queue(memory *m, const char *name); /* NULL with the detail set */
+int lp_memory_make_queue(memory *m, const char *name, queue **out);
+void lp_memory_forget_queue(memory *m, queue *q); /* if it was never used */
+void lp_memory_free_queues(memory *m);
 int lp_memory_list_queue(memory *m, queue *q);              /* into m->active */
 
 void lp_memory_append(memory *m, list *l, uint32_t index);

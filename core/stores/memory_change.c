@@ -104,23 +104,33 @@ static int64_t accept_order(memory *m, lp_request *r, uint32_t index, lapse_ns n
     return o->generation;
 }
 
+/* A record for the request, found by its id unless `old` is; LP_NONE without memory. */
+static uint32_t make_order(memory *m, const lp_request *r, const queue *q, uint32_t old,
+                           uint64_t hash)
+{
+    if (lp_memory_make_room(m, r->spec->fn ? LP_PUSH : LP_PULL) < 0)
+        return LP_NONE;
+    uint32_t index = lp_memory_make(m, r->id, r->id_len, r->spec, q);
+    if (index != LP_NONE && old == LP_NONE && lp_index_add(&m->index, hash, index) < 0) {
+        lp_memory_unmake(m, index);
+        index = LP_NONE;
+    }
+    return index;
+}
+
 int64_t lp_memory_schedule(memory *m, lp_request *r, uint64_t hash, lapse_ns now)
 {
     uint32_t old = lp_memory_find(m, hash, r->id, r->id_len);
     int code = may_accept(m, r, old);
     if (code < 0)
         return code;
-    const queue *q = lp_memory_intern_queue(m, r->spec->queue);
-    if (!q)
-        return m->queue_count < UINT16_MAX ? LAPSE_ENOMEM : LAPSE_EINVAL;
-    code = lp_memory_make_room(m, r->spec->fn ? LP_PUSH : LP_PULL);
+    queue *q;
+    code = lp_memory_make_queue(m, r->spec->queue, &q);
     if (code < 0)
         return code;
-    uint32_t index = lp_memory_make(m, r->id, r->id_len, r->spec, q);
-    if (index == LP_NONE)
-        return lp_fail_memory();
-    if (old == LP_NONE && lp_index_add(&m->index, hash, index) < 0) {
-        lp_memory_unmake(m, index);
+    uint32_t index = make_order(m, r, q, old, hash);
+    if (index == LP_NONE) {
+        lp_memory_forget_queue(m, q);
         return lp_fail_memory();
     }
     if (old != LP_NONE) {

@@ -104,7 +104,7 @@ static bool grow_queues(memory *m)
     return true;
 }
 
-static queue *make_queue(memory *m, const char *name)
+static queue *new_queue(memory *m, const char *name)
 {
     queue *q = calloc(1, sizeof *q);
     if (!q)
@@ -126,21 +126,47 @@ static queue *make_queue(memory *m, const char *name)
     return q;
 }
 
-queue *lp_memory_intern_queue(memory *m, const char *name)
+int lp_memory_make_queue(memory *m, const char *name, queue **out)
 {
-    queue *found = m->queue_count ? lp_memory_find_queue(m, name) : NULL;
-    if (found)
-        return found;
-    if (m->queue_count == QUEUES_MAX) {
-        lp_fail(LAPSE_EINVAL, "this scheduler has %d queues already: use fewer names", QUEUES_MAX);
-        return NULL;
-    }
-    queue *q = grow_queues(m) ? make_queue(m, name) : NULL;
-    if (!q) {
-        lp_fail_memory();
-        return NULL;
-    }
-    return m->queues[m->queue_count++] = q;
+    *out = m->queue_count ? lp_memory_find_queue(m, name) : NULL;
+    if (*out)
+        return LAPSE_OK;
+    if (m->queue_count == QUEUES_MAX)
+        return lp_fail(LAPSE_EINVAL, "this scheduler has %d queues already: use fewer names",
+                       QUEUES_MAX);
+    *out = grow_queues(m) ? new_queue(m, name) : NULL;
+    if (!*out)
+        return lp_fail_memory();
+    m->queues[m->queue_count++] = *out;
+    return LAPSE_OK;
+}
+
+static void free_queue(queue *q)
+{
+    free(q->shared.name);
+    free(q->shared.lateness);
+    free(q);
+}
+
+void lp_memory_forget_queue(memory *m, queue *q)
+{
+    const lp_queue *s = &q->shared;
+    bool used = q->listed || s->taken || s->pending || s->running || s->started || s->cancelled ||
+                s->dead_total;
+    if (used || q->number == 0 || q->number + 1u != m->queue_count)
+        return;
+    lp_index_remove(&m->queue_index, lp_hash(s->name, strlen(s->name), m->seed), q->number);
+    m->queue_count--;
+    free_queue(q);
+}
+
+void lp_memory_free_queues(memory *m)
+{
+    for (size_t i = 0; i < m->queue_count; i++)
+        free_queue(m->queues[i]);
+    free(m->queues);
+    free(m->active);
+    lp_index_free(&m->queue_index);
 }
 
 int lp_memory_list_queue(memory *m, queue *q)

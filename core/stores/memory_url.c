@@ -61,9 +61,9 @@ static int read_option(const lp_url_option *option, memory *m)
     if (lp_url_is(option, "overflow"))
         return read_overflow(option, m);
     return lp_fail(LAPSE_EURL,
-                   "memory: has no option \"%.*s\": use engine, tick, slots, max_pending, "
-                   "overflow, keep, max_dead, lease, stuck_after",
-                   (int)(option->name_len > 40 ? 40 : option->name_len), option->name);
+                   "memory: has no option %s: use engine, tick, slots, max_pending, overflow, "
+                   "keep, max_dead, lease, stuck_after",
+                   lp_text_quote(option->name, option->name_len < 40 ? option->name_len : 40));
 }
 
 int lp_memory_read_url(memory *m)
@@ -72,8 +72,9 @@ int lp_memory_read_url(memory *m)
     p += strspn(p, "/");
     if (*p && *p != '?')
         return lp_fail(LAPSE_EURL, "memory: takes no path: use memory: or memory:?engine=heap");
+    p = lp_url_query(p);
     lp_url_option option;
-    while (*p && lp_url_next(&p, &option)) {
+    while (lp_url_next(&p, &option)) {
         int code = option.name_len ? read_option(&option, m) : LAPSE_OK;
         if (code < 0)
             return code;

@@ -161,10 +161,14 @@ typedef struct lp_store_ops {
     int (*list)(lp_store *s, uint64_t *cursor, unsigned states, lapse_info *out, int max,
                 lapse_ns now);
 
-    /* The queue of a name, made when `create`; NULL when there is none, or no memory. And
-     * the queue of a number, counting from 0; NULL after the last. */
-    lp_queue *(*queue)(lp_store *s, const char *name, bool create);
+    /* The queue of a name (NULL: ""), or NULL; and of a number, counting from 0, or NULL
+     * after the last. */
+    lp_queue *(*queue)(lp_store *s, const char *name);
     lp_queue *(*queue_at)(lp_store *s, size_t n);
+
+    /* The same, made if need be; and, after a failure, forgotten if it was never used. */
+    int (*make_queue)(lp_store *s, const char *name, lp_queue **out);
+    void (*forget_queue)(lp_store *s, lp_queue *q);
 
     /* When the oldest order of a queue was due that waits for its handler or a taker, or
      * was parked while it is paused; LAPSE_FOREVER: none. */

@@ -1,25 +1,29 @@
 /* url.c - the parts of a store's URL. */
 #include "stores/url.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
 
+const char *lp_url_query(const char *url)
+{
+    const char *mark = strchr(url, '?');
+    return mark ? mark + 1 : url + strlen(url);
+}
+
 bool lp_url_next(const char **at, lp_url_option *out)
 {
     const char *p = *at;
-    char before = strchr(p, '?') ? '?' : '&';
-    p = strchr(p, before);
-    if (!p)
+    if (!*p)
         return false;
-    p++;
     size_t len = strcspn(p, "&");
     const char *equals = memchr(p, '=', len);
     out->name = p;
     out->name_len = equals ? (size_t)(equals - p) : len;
     out->value = equals ? equals + 1 : p + len;
     out->value_len = len - out->name_len - (equals ? 1 : 0);
-    *at = p + len;
+    *at = p + len + (p[len] == '&');
     return true;
 }
 
@@ -52,11 +56,16 @@ static size_t digits(const lp_url_option *option, uint64_t *out)
     return n;
 }
 
+static size_t shown(size_t len)
+{
+    return len < 40 ? len : 40;
+}
+
 static int bad(int code, const lp_url_option *option, const char *wanted)
 {
-    return lp_fail(code, "the URL option %.*s=%.*s is not valid: use %s",
-                   (int)(option->name_len > 40 ? 40 : option->name_len), option->name,
-                   (int)(option->value_len > 40 ? 40 : option->value_len), option->value, wanted);
+    return lp_fail(code, "the URL option %s has the value %s: use %s",
+                   lp_text_quote(option->name, shown(option->name_len)),
+                   lp_text_quote(option->value, shown(option->value_len)), wanted);
 }
 
 int lp_url_number(const lp_url_option *option, uint64_t min, uint64_t max, uint64_t *out)
@@ -65,10 +74,11 @@ int lp_url_number(const lp_url_option *option, uint64_t min, uint64_t max, uint6
     size_t len = digits(option, &n);
     if (!len || len != option->value_len)
         return bad(LAPSE_EURL, option, "a whole number");
+    char wanted[64];
+    snprintf(wanted, sizeof wanted, "%llu to %llu", (unsigned long long)min,
+             (unsigned long long)max);
     if (n < min || n > max)
-        return lp_fail(LAPSE_ERANGE, "the URL option %.*s is %llu: use %llu to %llu",
-                       (int)option->name_len, option->name, (unsigned long long)n,
-                       (unsigned long long)min, (unsigned long long)max);
+        return bad(LAPSE_ERANGE, option, wanted);
     *out = n;
     return LAPSE_OK;
 }
@@ -91,11 +101,10 @@ int lp_url_duration(const lp_url_option *option, lapse_ns min, lapse_ns max, lap
         if (!is(option->value + len, option->value_len - len, units[i].unit))
             continue;
         lapse_ns value;
+        char wanted[64];
+        snprintf(wanted, sizeof wanted, "%lldns to %lldns", (long long)min, (long long)max);
         if (__builtin_mul_overflow(n, units[i].ns, &value) || value < min || value > max)
-            return lp_fail(LAPSE_ERANGE, "the URL option %.*s=%.*s: use %lldns to %lldns",
-                           (int)option->name_len, option->name,
-                           (int)(option->value_len > 40 ? 40 : option->value_len), option->value,
-                           (long long)min, (long long)max);
+            return bad(LAPSE_ERANGE, option, wanted);
         *out = value;
         return LAPSE_OK;
     }

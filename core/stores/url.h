@@ -15,7 +15,10 @@ typedef struct lp_url_option {
     size_t name_len, value_len;
 } lp_url_option;
 
-/* Walk the options: *at starts as the URL and is moved on. False after the last. */
+/* Where the options begin: behind the first '?', or at the end. */
+const char *lp_url_query(const char *url);
+
+/* Walk the options: *at starts as lp_url_query and is moved on. False after the last. */
 bool lp_url_next(const char **at, lp_url_option *out);
 
 bool lp_url_is(const lp_url_option *option, const char *name);
