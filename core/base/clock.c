@@ -40,7 +40,7 @@ lapse_ns lp_clock_wall(const lapse_clock *clock)
 {
     if (!clock)
         return read_clock(CLOCK_REALTIME);
-    return atomic_load(&clock->now) + atomic_load(&clock->wall_offset);
+    return lp_sum_ns(atomic_load(&clock->now), atomic_load(&clock->wall_offset));
 }
 
 lapse_ns lp_clock_monotonic(void)
@@ -58,6 +58,13 @@ static void lock_clock(lapse_clock *clock)
         clock->epoch = lp_fork_epoch();
     }
     pthread_mutex_lock(&clock->lock);
+}
+
+/* Under the clock's lock. */
+static void tell_listeners(lapse_clock *clock)
+{
+    for (lp_clock_listener *l = clock->first; l; l = l->next)
+        l->moved(l->arg);
 }
 
 void lp_clock_listen(lapse_clock *clock, lp_clock_listener *listener)
@@ -126,8 +133,7 @@ int lapse_clock_advance(lapse_clock *clock, lapse_ns by)
                        (long long)by, (long long)room);
     }
     atomic_fetch_add(&clock->now, by);
-    for (lp_clock_listener *l = clock->first; l; l = l->next)
-        l->moved(l->arg);
+    tell_listeners(clock);
     pthread_mutex_unlock(&clock->lock);
     return LAPSE_OK;
 }
@@ -139,7 +145,10 @@ int lapse_clock_set_wall(lapse_clock *clock, lapse_ns utc)
     lapse_ns offset;
     if (__builtin_sub_overflow(utc, atomic_load(&clock->now), &offset))
         return lp_fail(LAPSE_ERANGE, "cannot set a wall clock to %lld ns", (long long)utc);
+    lock_clock(clock);
     atomic_store(&clock->wall_offset, offset);
+    tell_listeners(clock);
+    pthread_mutex_unlock(&clock->lock);
     return LAPSE_OK;
 }
 

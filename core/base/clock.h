@@ -31,4 +31,11 @@ static inline lapse_ns lp_add_ns(lapse_ns a, lapse_ns b)
     return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
 }
 
+/* a + b for any b; stops at either end. */
+static inline lapse_ns lp_sum_ns(lapse_ns a, lapse_ns b)
+{
+    lapse_ns sum;
+    return __builtin_add_overflow(a, b, &sum) ? (b > 0 ? INT64_MAX : INT64_MIN) : sum;
+}
+
 #endif

@@ -41,7 +41,7 @@ static lp_claim *take_claim(lapse *s)
     return c;
 }
 
-static void free_claim(lapse *s, lp_claim *c)
+void lp_free_claim(lapse *s, lp_claim *c)
 {
     c->next = s->free_claims;
     s->free_claims = c;
@@ -66,7 +66,10 @@ static void let_go(lapse *s, lp_claim *c)
         *bucket_of(s, c->order.fence) = c->next;
     if (c->next)
         c->next->prev = c->prev;
-    free_claim(s, c);
+    if (c->pinned)
+        c->gone = true; /* The hook that settled it returns to one who looks at it. */
+    else
+        lp_free_claim(s, c);
     if (--s->held_count == 0)
         s->check_at = LAPSE_FOREVER;
 }
@@ -119,7 +122,7 @@ static lapse_ns lateness(const lp_claim *c, lapse_ns now)
 /* The claim of an order becomes one that a consumer holds. */
 static void start(lapse *s, lp_claim *c, lp_side side, lapse_ns now)
 {
-    c->order.due = c->due + lp_engine_wall_offset(s, now);
+    c->order.due = lp_sum_ns(c->due, lp_engine_wall_offset(s, now));
     c->order.late = lateness(c, now);
     c->thread = (unsigned long)pthread_self();
     c->runs_callback = side == LP_PUSH;
@@ -127,6 +130,7 @@ static void start(lapse *s, lp_claim *c, lp_side side, lapse_ns now)
     c->no_more = false;
     c->retry_delay = -1;
     c->pinned = false;
+    c->gone = false;
     c->has_error = false;
     s->callbacks += c->runs_callback;
     s->totals.started++;
@@ -151,8 +155,9 @@ static void expire(lapse *s, lp_claim *c, lp_task *t, lapse_ns now)
     t->r.claim = c;
     t->r.reason = LAPSE_REASON_EXPIRED;
     count_death(s, LAPSE_REASON_EXPIRED);
+    lp_queue_refund(c->queue); /* Nothing was started. */
     lp_ask(s, t, now);
-    free_claim(s, c);
+    lp_free_claim(s, c);
 }
 
 /* Claim with memory that is there. */
@@ -163,7 +168,7 @@ static int claim(lapse *s, lp_side side, lp_queue *queue, lapse_ns until, lapse_
     bool more = side == LP_PUSH && s->handled && lp_announce(s, until);
     int found = s->store->ops->claim(s->store, side, queue, until, now, c);
     if (found != LP_CLAIM_ONE) {
-        free_claim(s, c);
+        lp_free_claim(s, c);
         return found == LP_CLAIM_NONE && more ? LP_CLAIM_MORE : found;
     }
     c->handler = c->fn || side == LP_PULL ? NULL : c->queue->handler;
@@ -234,7 +239,8 @@ static lapse_ns backoff(lapse *s, const lp_claim *c)
         delay = delay * p->backoff_percent / 100;
     if (delay > most)
         delay = most;
-    return (lapse_ns)(delay * (1 + (2 * spread(s) - 1) * p->jitter_percent / 100));
+    delay *= 1 + (2 * spread(s) - 1) * p->jitter_percent / 100;
+    return (lapse_ns)(delay > most ? most : delay);
 }
 
 static lapse_ns retry_delay(lapse *s, const lp_claim *c, lapse_ns delay)
@@ -264,6 +270,17 @@ static void die(lp_request *r, lapse_reason reason, const char *error)
     r->counted = true;
 }
 
+/* Another attempt, if there is one left: one that an order's own callback asks for
+ * always is. */
+static void retry(lapse *s, lp_claim *c, lapse_ns delay, const char *error, lapse_ns now,
+                  lp_request *r)
+{
+    if (c->fn || c->order.attempt < lp_attempts(c))
+        again(r, lp_add_ns(now, retry_delay(s, c, delay)));
+    else
+        die(r, LAPSE_REASON_FAILED, error);
+}
+
 /* What a failed attempt leads to. */
 static void fail(lapse *s, lp_claim *c, lapse_ns now, const char *error, lp_request *r)
 {
@@ -271,10 +288,8 @@ static void fail(lapse *s, lp_claim *c, lapse_ns now, const char *error, lp_requ
     c->queue->failed++;
     if (c->fn)
         end(r); /* A callback of its own has one attempt. */
-    else if (c->order.attempt >= lp_attempts(c))
-        die(r, LAPSE_REASON_FAILED, error);
     else
-        again(r, lp_add_ns(now, backoff(s, c)));
+        retry(s, c, -1, error, now, r);
 }
 
 static void decide(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns delay, const char *error,
@@ -285,7 +300,7 @@ static void decide(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns delay,
         end(r);
         return;
     case LAPSE_RETRY:
-        again(r, lp_add_ns(now, retry_delay(s, c, delay)));
+        retry(s, c, delay, error, now, r);
         return;
     case LAPSE_REJECT:
         s->totals.rejected++;
@@ -328,8 +343,8 @@ static void book(lapse *s, lp_claim *c, const lp_request *r)
 bool lp_settle(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns delay, const char *error,
                lapse_ns now, lp_task *t)
 {
-    while (c->pinned)
-        lp_await(s, LAPSE_FOREVER);
+    while (c->pinned && c->pinner != (unsigned long)pthread_self())
+        lp_await(s, LAPSE_FOREVER); /* A hook looks at its order. */
     lp_request_init(&t->r, LP_END);
     t->r.claim = c;
     bool fresh = !c->lost && !c->superseded, wished = verdict == LAPSE_DONE;
@@ -381,6 +396,7 @@ int lapse_settle(lapse *s, int64_t fence, lapse_verdict verdict, lapse_ns delay,
     int code = lp_enter(s);
     if (code < 0)
         return code;
+    lp_watch_claims(s);
     lp_claim *c = find_fence(s, fence);
     if (!c || c->in_callback) {
         s->totals.stale++;
@@ -499,7 +515,7 @@ static int settle_and_begin(lapse *s, lp_claim **c, lapse_verdict verdict, lapse
     settled.r.remains_count = 0;
     settled.r.died = false;
     pthread_mutex_lock(&s->lock);
-    lapse_ns now = lp_engine_now(s);
+    lapse_ns now = lp_watch_claims(s);
     if (*c)
         settle_call(s, *c, verdict, now, &settled);
     int found = lp_begin(s, LP_PUSH, NULL, until, now, c, &begun);
@@ -530,7 +546,7 @@ static size_t run_due(lapse *s, lapse_ns until, size_t max, const sigset_t *mask
     }
     lp_task t;
     pthread_mutex_lock(&s->lock);
-    settle_call(s, c, verdict, lp_engine_now(s), &t);
+    settle_call(s, c, verdict, lp_watch_claims(s), &t);
     pthread_mutex_unlock(&s->lock);
     lp_finish(s, &t);
     return ran;

@@ -147,6 +147,9 @@ void lp_end_look(lapse *s);
 /* Tell the host's hook of an error. Without the lock. */
 void lp_report(lapse *s, const lp_claim *claim, const char *error);
 
+/* Give back the memory of a claim. Under the lock. */
+void lp_free_claim(lapse *s, lp_claim *claim);
+
 /* The held claim of a fence that still holds its order, or NULL. Under the lock. */
 lp_claim *lp_find_held(lapse *s, int64_t fence);
 
@@ -172,6 +175,9 @@ void lp_watch_claim(lapse *s, lp_claim *claim, lapse_ns now);
 
 /* Deal with claims that are lost or stuck, if it is time. Without the lock. */
 void lp_watch(lapse *s);
+
+/* The same under the lock, which it drops meanwhile; what time it is. */
+lapse_ns lp_watch_claims(lapse *s);
 
 /* Whether it may be time. Under the lock. */
 static inline bool lp_must_watch(const lapse *s, lapse_ns now)

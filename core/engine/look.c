@@ -26,9 +26,9 @@ void lapse_info_free(lapse_info *info)
 
 static void to_utc(lapse_info *info, lapse_ns offset)
 {
-    info->due += offset;
-    if (info->ended)
-        info->ended += offset;
+    info->due = lp_sum_ns(info->due, offset);
+    if (info->state == LAPSE_STATE_DONE || info->state == LAPSE_STATE_DEAD)
+        info->ended = info->ended == LP_UNKNOWN_TIME ? 0 : lp_sum_ns(info->ended, offset);
 }
 
 void lp_info_to_utc(lapse *s, lapse_info *info)

@@ -183,6 +183,7 @@ static size_t put_batch(lapse *s, const lapse_spec *specs, size_t count, lapse_n
     for (size_t i = 0; i < count; i++) {
         int code = s->stopped ? closed() : prepare(s, &specs[i], now, &batch[n]);
         results[i] = code;
+        s->totals.refused += code == LAPSE_ECLOSED;
         if (code != LAPSE_OK)
             continue;
         batch[n].info = dead ? &dead[n] : NULL;

@@ -210,17 +210,6 @@ lapse_ns lapse_timeout(lapse *s)
     return next > now ? next - now : 0;
 }
 
-/* See to claims that last too long, when it is time. Under the lock, which it drops
- * meanwhile. */
-static void watch_claims(lapse *s)
-{
-    if (!lp_must_watch(s, lp_engine_now(s)))
-        return;
-    lp_leave(s);
-    lp_watch(s);
-    pthread_mutex_lock(&s->lock);
-}
-
 /* Whether a callback is due now. Under the lock. */
 static bool callback_is_due(lapse *s)
 {
@@ -233,7 +222,7 @@ static bool callback_is_due(lapse *s)
 static int wait_for_callback(lapse *s, lapse_ns deadline)
 {
     while (!s->stopped) {
-        watch_claims(s);
+        lp_watch_claims(s);
         if (callback_is_due(s))
             return 1;
         int woken = lp_sleep(s, LP_PUSH, deadline);
@@ -277,8 +266,7 @@ static int taken_queue(lapse *s, const char *name, lp_queue **queue)
 static int take(lapse *s, lp_queue *queue, lapse_ns deadline, lp_claim **claim)
 {
     for (;;) {
-        watch_claims(s);
-        lapse_ns now = lp_engine_now(s);
+        lapse_ns now = lp_watch_claims(s);
         bool more = lp_announce(s, now);
         lp_task nothing;
         int found = lp_begin(s, LP_PULL, queue, now, now, claim, &nothing);

@@ -75,6 +75,8 @@ static bool lose(lapse *s, lp_claim *c, lapse_ns now, lp_task *t)
     if (t->r.ends) {
         s->totals.done += !c->no_more;
         s->totals.cancelled += c->no_more;
+        c->queue->done += !c->no_more;
+        c->queue->cancelled += c->no_more;
     } else if (t->r.reason) {
         s->totals.dead++;
         s->totals.dead_by[LAPSE_REASON_LOST]++;
@@ -145,16 +147,31 @@ void lp_watch(lapse *s)
             return;
         }
         c->pinned = true;
+        c->pinner = (unsigned long)pthread_self();
         pthread_mutex_unlock(&s->lock);
         tell(s, c, what);
         if (what == LOST)
             lp_finish(s, &t);
         pthread_mutex_lock(&s->lock);
         c->pinned = false;
-        s->check_at = earlier(s->check_at, next_check(c));
+        if (c->gone)
+            lp_free_claim(s, c);
+        else
+            s->check_at = earlier(s->check_at, next_check(c));
         lp_tell_settled(s);
         pthread_mutex_unlock(&s->lock);
     }
+}
+
+lapse_ns lp_watch_claims(lapse *s)
+{
+    lapse_ns now = lp_engine_now(s);
+    if (!lp_must_watch(s, now))
+        return now;
+    pthread_mutex_unlock(&s->lock);
+    lp_watch(s);
+    pthread_mutex_lock(&s->lock);
+    return lp_engine_now(s);
 }
 
 /* Sleep until `check_at`, or until it is moved forward. Under the lock. */

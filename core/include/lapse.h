@@ -206,7 +206,8 @@ LAPSE_API void lapse_clock_free(lapse_clock *clock);
 
 typedef enum lapse_overflow {
     LAPSE_REFUSE = 0,         /* a schedule beyond max_pending answers LAPSE_EFULL */
-    LAPSE_DEAD_LETTER_OLDEST, /* the order accepted longest ago goes to the dead letters */
+    LAPSE_DEAD_LETTER_OLDEST, /* the order that was scheduled, rescheduled or retried longest
+                                 ago goes to the dead letters */
 } lapse_overflow;
 
 typedef enum lapse_level { LAPSE_DEBUG, LAPSE_INFO, LAPSE_WARNING, LAPSE_ERROR } lapse_level;
@@ -392,9 +393,9 @@ LAPSE_API int64_t lapse_each(lapse *s, unsigned states, lapse_visitor visitor, v
  * with the next due time. */
 LAPSE_API int lapse_fd(lapse *s);
 
-/* How long until something is due: 0 when something is, LAPSE_FOREVER when nothing is
- * pending; or an error. For a host that computes its own timeout. Under a manual clock:
- * by that clock. */
+/* How long until there is something to do: 0 when a callback can run or an order fell due
+ * that lapse_poll may claim, which is told once; LAPSE_FOREVER when nothing will be; or an
+ * error. For a host that computes its own timeout. Under a manual clock: by that clock. */
 LAPSE_API lapse_ns lapse_timeout(lapse *s);
 
 /* Run the callbacks that are due now, in order, at most `max` of them (0: no limit), on
@@ -430,7 +431,8 @@ LAPSE_API lapse_ns lapse_now(const lapse *s);
 
 /* How a queue's orders are delivered. All zero is the default that is named. */
 typedef struct lapse_policy {
-    int attempts;           /* deliveries before an order is a dead letter; 0: 5 */
+    int attempts;           /* deliveries before an order that failed or asked for a retry
+                               is a dead letter; 0: 5 */
     lapse_ns backoff;       /* before the second attempt; 0: 1 s */
     lapse_ns backoff_max;   /* the longest; 0: 1 h */
     int backoff_percent;    /* each is so many percent of the one before; 0: 200 */

@@ -68,6 +68,7 @@ typedef struct order {
         lapse_callback fn; /* without EXTRA */
         extra *extra;      /* with EXTRA, but not RUNNING */
         lp_claim *claim;   /* RUNNING */
+        lapse_ns ended;    /* KEPT */
     } a;
     union {
         void *arg;  /* without EXTRA: PENDING, DUE with a callback */

@@ -146,7 +146,7 @@ int64_t lp_memory_schedule(memory *m, lp_request *r, uint64_t hash, lapse_ns now
 static int64_t ended_fate(const memory *m, const order *o, lapse_ns now)
 {
     const extra *x = lp_memory_extra(o);
-    lapse_ns ended = lp_memory_state(o) == DEAD && x ? x->ended : o->node.due;
+    lapse_ns ended = lp_memory_state(o) == KEPT ? o->a.ended : x ? x->ended : o->node.due;
     return m->config.keep && now - ended <= m->config.keep ? LAPSE_FATE_DONE : LAPSE_FATE_UNKNOWN;
 }
 

@@ -61,12 +61,20 @@ bool lp_memory_announce(lp_store *store, lapse_ns now)
     return n > 0;
 }
 
+/* A due time as the timer tells them apart. */
+static lapse_ns resolved(const memory *m, lapse_ns due)
+{
+    if (m->timer_config.kind == LP_HEAP)
+        return due;
+    lapse_ns tick = m->timer_config.tick;
+    return due / tick + (due % tick > 0);
+}
+
 static bool earlier(const memory *m, uint32_t a, uint32_t b)
 {
     const order *x = lp_memory_at(m, a), *y = lp_memory_at(m, b);
-    if (x->node.due != y->node.due)
-        return x->node.due < y->node.due;
-    return x->generation < y->generation;
+    lapse_ns x_due = resolved(m, x->node.due), y_due = resolved(m, y->node.due);
+    return x_due != y_due ? x_due < y_due : x->generation < y->generation;
 }
 
 /* Take `index` for *best if it is the earlier of the two. */
@@ -78,9 +86,9 @@ static bool improve(const memory *m, uint32_t index, uint32_t *best)
     return true;
 }
 
-/* The first order that may start a callback now; *from is the handled queue it comes
- * from, or NULL. */
-static uint32_t first_push(memory *m, lapse_ns now, queue **from)
+/* The first order that was due by `until` and may start a callback now; *from is the
+ * handled queue it comes from, or NULL. */
+static uint32_t first_push(memory *m, lapse_ns until, lapse_ns now, queue **from)
 {
     uint32_t best = lp_memory_first_ready(m);
     *from = NULL;
@@ -92,6 +100,8 @@ static uint32_t first_push(memory *m, lapse_ns now, queue **from)
             improve(m, q->due.head, &best))
             *from = q;
     }
+    if (best != LP_NONE && lp_memory_at(m, best)->node.due > until)
+        return LP_NONE;
     if (*from && lp_queue_newest_first(&(*from)->shared, now - lp_memory_at(m, best)->node.due))
         best = (*from)->due.tail;
     return best;
@@ -109,10 +119,11 @@ static uint32_t first_pull(memory *m, queue *from)
     return best;
 }
 
-static uint32_t first_due(memory *m, lp_side side, queue *wanted, lapse_ns now, queue **from)
+static uint32_t first_due(memory *m, lp_side side, queue *wanted, lapse_ns until, lapse_ns now,
+                          queue **from)
 {
     *from = NULL;
-    return side == LP_PUSH ? first_push(m, now, from) : first_pull(m, wanted);
+    return side == LP_PUSH ? first_push(m, until, now, from) : first_pull(m, wanted);
 }
 
 static bool timer_is_due(memory *m, lp_side side, lapse_ns until)
@@ -133,7 +144,7 @@ static uint32_t find_due(memory *m, lp_side side, queue *wanted, lapse_ns until,
         else
             lp_memory_announce(&m->base, until);
     }
-    uint32_t index = first_due(m, side, wanted, now, from);
+    uint32_t index = first_due(m, side, wanted, until, now, from);
     *more = index == LP_NONE && timer_is_due(m, side, until);
     return index;
 }

@@ -57,9 +57,9 @@ int lp_memory_look(memory *m, order *o, lapse_info *out, lapse_ns now)
     if (out->state == LAPSE_STATE_PENDING && o->node.due > now)
         out->remaining = o->node.due - now;
     if (out->state == LAPSE_STATE_DONE)
-        out->ended = o->node.due;
-    if (out->state == LAPSE_STATE_DEAD && x)
-        out->ended = x->ended;
+        out->ended = o->a.ended;
+    if (out->state == LAPSE_STATE_DEAD)
+        out->ended = x ? x->ended : LP_UNKNOWN_TIME;
     if (copy_strings(m, o, x, out))
         return LAPSE_OK;
     lapse_info_free(out);
@@ -68,7 +68,7 @@ int lp_memory_look(memory *m, order *o, lapse_info *out, lapse_ns now)
 
 static bool is_over(const memory *m, const order *o, lapse_ns now)
 {
-    return lp_memory_state(o) == KEPT && now - o->node.due > m->config.keep;
+    return lp_memory_state(o) == KEPT && now - o->a.ended > m->config.keep;
 }
 
 int64_t lp_memory_get(memory *m, lp_request *r, lapse_ns now)

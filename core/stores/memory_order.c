@@ -410,7 +410,7 @@ static void purge_kept(memory *m, lapse_ns now)
 {
     for (int i = 0; i < 2 && m->kept.head != LP_NONE; i++) {
         uint32_t index = m->kept.head;
-        if (now - lp_memory_at(m, index)->node.due <= m->config.keep)
+        if (now - lp_memory_at(m, index)->a.ended <= m->config.keep)
             return;
         lp_memory_unlink(m, &m->kept, index);
         m->counts.kept--;
@@ -427,7 +427,7 @@ void lp_memory_end(memory *m, uint32_t index, lapse_ns now)
         return;
     }
     lp_memory_set_state(o, KEPT);
-    o->node.due = now;
+    o->a.ended = now;
     lp_memory_append(m, &m->kept, index);
     m->counts.kept++;
 }

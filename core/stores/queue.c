@@ -53,6 +53,12 @@ void lp_queue_spend(lp_queue *q)
         q->tokens -= 1;
 }
 
+void lp_queue_refund(lp_queue *q)
+{
+    if (is_rated(q))
+        q->tokens += 1;
+}
+
 bool lp_queue_newest_first(lp_queue *q, lapse_ns late)
 {
     return is_rated(q) && late > LAPSE_SECONDS(1) && ++q->turn % SHARE == 0;

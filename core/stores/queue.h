@@ -42,6 +42,7 @@ lapse_ns lp_queue_opens_at(const lp_queue *q);
 /* One was started, `late` after it was due; whether the next to start is the one that
  * fell due last. */
 void lp_queue_spend(lp_queue *q);
+void lp_queue_refund(lp_queue *q); /* it did not start after all */
 bool lp_queue_newest_first(lp_queue *q, lapse_ns late);
 
 #endif

@@ -20,6 +20,8 @@ typedef struct lp_remains {
     void *memory; /* to free(); may be NULL */
 } lp_remains;
 
+#define LP_UNKNOWN_TIME INT64_MIN /* as when an order ended */
+
 #define LP_REMAINS_MAX 4 /* a request leaves at most so many */
 
 /* An order that a consumer holds. The engine owns the memory, the store fills in the
@@ -43,7 +45,8 @@ typedef struct lp_claim {
     bool in_callback;             /* only who called its callback or hook may settle it */
     bool no_more;                 /* cancelled while held: no further attempt */
     bool lost;                    /* its lease ended: the order has gone on without it */
-    bool pinned;                  /* a hook looks at it */
+    bool pinned, gone;            /* a hook looks at it; and it was settled meanwhile */
+    unsigned long pinner;         /* the hook's thread */
     bool stuck_reported;
     lapse_ns lease, lease_end;    /* scheduler's clock */
     lapse_ns stuck_at;
