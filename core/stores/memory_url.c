@@ -75,7 +75,7 @@ int lp_memory_read_url(memory *m)
     p = lp_url_query(p);
     lp_url_option option;
     while (lp_url_next(&p, &option)) {
-        int code = option.name_len ? read_option(&option, m) : LAPSE_OK;
+        int code = option.name_len || option.value_len ? read_option(&option, m) : LAPSE_OK;
         if (code < 0)
             return code;
     }
