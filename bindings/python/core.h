@@ -1,0 +1,104 @@
+/* core.h - the core object: what threads hold instead of the Scheduler.
+ *
+ * A Scheduler, its workers and every call that gives up the GIL hold it; the last of them
+ * frees it. Only the Scheduler answers for the Python references in it, so a cycle through
+ * a callback is garbage as soon as the Scheduler is, whatever its workers do. */
+#ifndef LAPSE_PYTHON_CORE_H
+#define LAPSE_PYTHON_CORE_H
+
+#include "slots.h"
+
+/* A callback on some thread's stack. */
+typedef struct core_frame {
+    struct core *core;
+    PyObject *order; /* the Order it was given */
+    int64_t generation;
+    struct core_frame *outer; /* on the same thread, of whatever core */
+    struct core_frame *next;  /* of the same core, on whatever thread */
+} core_frame;
+
+typedef struct core_waiter core_waiter;
+
+typedef struct core {
+    lapse *s; /* NULL once closed, and in what a fork left behind; under the GIL, as all */
+    slots slots;
+    PyObject *on_error;   /* callable or NULL; the Scheduler's to traverse and clear */
+    PyObject *clock;      /* ManualClock or NULL; outlives `s` */
+    unsigned holds;       /* the Scheduler, Worker objects, calls in flight */
+    unsigned users;       /* calls in flight, among them running workers */
+    core_frame *frames;   /* callbacks that run now */
+    core_waiter *waiters; /* who wants to know when less is running */
+    bool may_block;       /* calls may wait for input or output: give up the GIL for each */
+} core;
+
+/* Open the store. NULL with an exception. The clock's reference is taken on success. */
+core *core_open(binding_state *state, const char *url, const lapse_options *options,
+                PyObject *clock);
+
+/* Another reference, and one given up; the last closes the scheduler. */
+core *core_hold(core *c);
+void core_drop(core *c);
+
+/* Around whatever uses c->s without the GIL, or lets Python code run meanwhile. */
+void core_enter(core *c);
+void core_leave(core *c);
+
+/* c->s if the scheduler is open, or NULL with lapse.Closed. */
+lapse *core_open_or_raise(binding_state *state, core *c);
+
+/* Stop it; nothing when it is closed. 0 or a lapse error. */
+int core_stop(core *c);
+
+/* Around a callback, from before it is called until its order is settled. */
+void core_push_frame(core_frame *f);
+void core_pop_frame(core_frame *f);
+
+/* Whether this thread is inside a callback of `c`. */
+bool core_inside(const core *c);
+
+/* Wait until no call is in flight: 0; 1 when `deadline` (of core_now) passed; -1 with an
+ * exception that a signal handler raised. Gives up the GIL. */
+int core_wait_idle(core *c, lapse_ns deadline);
+
+/* The same until no other thread is inside a callback of the order `id` (str), of any
+ * generation or of this one; at once inside that very callback. */
+int core_wait_order(core *c, PyObject *id, int64_t generation, lapse_ns deadline);
+
+/* Free the scheduler of a stopped, idle core. 0 or a lapse error. */
+int core_close(core *c, lapse_ns timeout);
+
+/* In the child of a fork: what replaces `c`, empty and working, or NULL with an
+ * exception. The caller's reference moves over; `c` stays for those who died with the
+ * parent. */
+core *core_after_fork(binding_state *state, core *c);
+
+/* Real time that counts sleep, and a deadline by it; both saturate. */
+lapse_ns core_now(void);
+lapse_ns core_deadline(lapse_ns timeout);
+lapse_ns core_remaining(lapse_ns deadline);
+
+/* How long to wait in the core before looking at signals. Handlers of Python run on the
+ * main thread only, and some of the core's waits do not notice signals: the main thread
+ * comes back ten times a second, others when the time is up. */
+lapse_ns core_slice(lapse_ns deadline);
+
+/* result = call, without the GIL when the store may block. */
+#define CORE_CALL(c, result, call)                                                                 \
+    do {                                                                                           \
+        PyThreadState *gil_ = NULL;                                                                \
+        if ((c)->may_block) {                                                                      \
+            core_enter(c);                                                                         \
+            gil_ = PyEval_SaveThread();                                                            \
+        }                                                                                          \
+        (result) = (call);                                                                         \
+        if (gil_) {                                                                                \
+            PyEval_RestoreThread(gil_);                                                            \
+            core_leave(c);                                                                         \
+        }                                                                                          \
+    } while (0)
+
+/* The clock.c side: the lapse_clock of a ManualClock, or NULL with TypeError. */
+lapse_clock *clock_of(binding_state *state, PyObject *object);
+int clock_add(PyObject *module, binding_state *state);
+
+#endif

@@ -1,0 +1,147 @@
+/* put.c - from Python arguments to a lapse_spec.
+ *
+ * Everything is converted before anything is taken, so a bad argument changes nothing. */
+#include "put.h"
+
+#include <string.h>
+
+#define CO_GENERATOR 0x20
+#define CO_COROUTINE 0x80
+#define CO_ITERABLE_COROUTINE 0x100
+#define CO_ASYNC_GENERATOR 0x200
+#define CO_LAZY (CO_GENERATOR | CO_COROUTINE | CO_ITERABLE_COROUTINE | CO_ASYNC_GENERATOR)
+
+/* Marks an order whose callable is in a slot; only lapse_process would call it, and the
+ * binding begins and settles instead. */
+static lapse_verdict python_runs_it(const lapse_order *order, void *arg)
+{
+    (void)arg;
+    return lapse_fail(order, "this order's callback is Python's to run");
+}
+
+/* What a partial or a bound method calls in the end; a new reference. */
+static PyObject *underlying(binding_state *state, PyObject *callback)
+{
+    PyObject *f = Py_NewRef(callback);
+    for (;;) {
+        const char *inner = NULL;
+        if ((PyObject *)Py_TYPE(f) == state->method_type)
+            inner = "__func__";
+        else if ((PyObject *)Py_TYPE(f) == state->partial_type)
+            inner = "func";
+        if (!inner)
+            return f;
+        PyObject *next = PyObject_GetAttrString(f, inner);
+        Py_DECREF(f);
+        if (!next)
+            return NULL;
+        f = next;
+    }
+}
+
+static long code_flags(PyObject *function)
+{
+    PyObject *code = PyObject_GetAttrString(function, "__code__");
+    PyObject *flags = code ? PyObject_GetAttrString(code, "co_flags") : NULL;
+    long bits = flags ? PyLong_AsLong(flags) : -1;
+    Py_XDECREF(flags);
+    Py_XDECREF(code);
+    return bits;
+}
+
+static int check_callback(binding_state *state, PyObject *callback)
+{
+    if (!PyCallable_Check(callback)) {
+        PyErr_Format(PyExc_TypeError, "callback is a callable that takes the order, not %R",
+                     callback);
+        return -1;
+    }
+    PyObject *f = underlying(state, callback);
+    if (!f)
+        return -1;
+    long flags = (PyObject *)Py_TYPE(f) == state->function_type ? code_flags(f) : 0;
+    Py_DECREF(f);
+    if (flags < 0)
+        return -1;
+    if (!(flags & CO_LAZY))
+        return 0;
+    PyErr_Format(PyExc_TypeError,
+                 "%R is a coroutine or generator function, and calling it runs nothing: "
+                 "this scheduler takes plain functions",
+                 callback);
+    return -1;
+}
+
+static int prepare_time(binding_state *state, PyObject *time, bool absolute, lapse_spec *spec)
+{
+    if (!absolute)
+        return convert_delay(state, time, &spec->delay);
+    if (convert_instant(state, time, &spec->at))
+        return -1;
+    if (!spec->at)
+        spec->at = -1; /* 0 would say that there is none; 1970 is past either way */
+    return 0;
+}
+
+static int prepare_plain(binding_state *state, const put_arguments *given, bool absolute, put *out)
+{
+    if (convert_id(state, given->order_id, &out->id))
+        return -1;
+    if (prepare_time(state, given->time, absolute, &out->spec) ||
+        convert_queue(state, given->queue, &out->queue))
+        return -1;
+    int replace = given->replace ? PyObject_IsTrue(given->replace) : 0;
+    if (replace < 0)
+        return -1;
+    out->spec.flags = replace ? LAPSE_REPLACE : 0;
+    out->spec.id = out->id.bytes;
+    out->spec.id_len = out->id.len;
+    out->spec.queue = out->queue.bytes;
+    return 0;
+}
+
+static int prepare_payload(PyObject *payload, put *out)
+{
+    if (!payload || payload == Py_None)
+        return 0;
+    if (PyObject_GetBuffer(payload, &out->payload, PyBUF_SIMPLE))
+        return -1;
+    out->spec.payload = out->payload.buf;
+    out->spec.payload_len = (size_t)out->payload.len;
+    return 0;
+}
+
+static int prepare_callback(binding_state *state, core *c, PyObject *callback, put *out)
+{
+    if (!callback || callback == Py_None)
+        return 0;
+    if (!slots_remembers(&c->slots, callback) && check_callback(state, callback))
+        return -1;
+    out->slot = slots_take(&c->slots, callback);
+    if (!out->slot)
+        return -1;
+    out->spec.fn = python_runs_it;
+    out->spec.arg = out->slot;
+    return 0;
+}
+
+int put_prepare(binding_state *state, core *c, const put_arguments *given, bool absolute, put *out)
+{
+    memset(out, 0, sizeof *out);
+    if (!prepare_plain(state, given, absolute, out) && !prepare_payload(given->payload, out) &&
+        !prepare_callback(state, c, given->callback, out))
+        return 0;
+    put_done(c, out, false);
+    return -1;
+}
+
+void put_done(core *c, put *p, bool accepted)
+{
+    text_done(&p->id);
+    text_done(&p->queue);
+    if (p->payload.obj)
+        PyBuffer_Release(&p->payload);
+    if (p->slot && !accepted)
+        slots_give(&c->slots, p->slot);
+    p->slot = NULL;
+}

@@ -1,0 +1,30 @@
+/* put.h - from Python arguments to a lapse_spec. */
+#ifndef LAPSE_PYTHON_PUT_H
+#define LAPSE_PYTHON_PUT_H
+
+#include "convert.h"
+#include "core.h"
+
+/* The arguments of schedule and schedule_at; NULL: not given. Borrowed. */
+typedef struct put_arguments {
+    PyObject *order_id, *time, *callback, *payload, *queue, *replace;
+} put_arguments;
+
+enum { PUT_ARGUMENTS = 6 };
+
+/* A spec and what keeps its pointers valid. */
+typedef struct put {
+    lapse_spec spec;
+    text id, queue;
+    Py_buffer payload;
+    slot *slot; /* taken for the callback, or NULL */
+} put;
+
+/* Fill in `out`; `absolute`: the time is a UTC instant. 0, or -1 with an exception and
+ * nothing to undo. */
+int put_prepare(binding_state *state, core *c, const put_arguments *given, bool absolute, put *out);
+
+/* After the call: give back the slot of an order that was not accepted, and the views. */
+void put_done(core *c, put *p, bool accepted);
+
+#endif

@@ -1,0 +1,335 @@
+/* run.c - begin, call back, settle.
+ *
+ * A thread waits in the core without the GIL, takes it once and runs what is due. What a
+ * callback raises never leaves this file: Retry and Reject are verdicts, the rest goes to
+ * report(). No order is half done when run_due returns: signals are looked at between
+ * orders only. */
+#include "run.h"
+#include "order.h"
+
+#include <signal.h>
+#include <time.h>
+
+/* What a callback said about its order. */
+typedef struct verdict {
+    lapse_verdict what;
+    lapse_ns delay;  /* LAPSE_RETRY */
+    PyObject *error; /* str or NULL */
+} verdict;
+
+/* The exception that is set, taken over, complete with its traceback. */
+static PyObject *take_raised(void)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback && value)
+        PyException_SetTraceback(value, traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+}
+
+/* Report an error once: to on_error, else logging, else as unraisable. */
+static verdict failed(binding_state *state, PyObject *on_error, PyObject *order, PyObject *error)
+{
+    PyObject *text = PyObject_CallFunctionObjArgs(state->report, on_error ? on_error : Py_None,
+                                                  order, error, NULL);
+    if (!text)
+        PyErr_WriteUnraisable(order);
+    return (verdict){.what = LAPSE_FAIL, .error = text};
+}
+
+/* Retry and Reject keep what they were made with as `_delay_ns` and `error`. */
+static int asked(PyObject *raised, verdict *out)
+{
+    PyObject *delay = PyObject_GetAttrString(raised, "_delay_ns");
+    out->delay = delay ? PyLong_AsLongLong(delay) : -1;
+    Py_XDECREF(delay);
+    if (PyErr_Occurred())
+        return -1;
+    out->error = PyObject_GetAttrString(raised, "error");
+    if (out->error && PyUnicode_Check(out->error))
+        return 0;
+    Py_CLEAR(out->error);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static verdict judge(binding_state *state, PyObject *on_error, PyObject *order, PyObject *raised)
+{
+    verdict v = {.what = LAPSE_FAIL};
+    if (PyErr_GivenExceptionMatches(raised, state->retry_type))
+        v.what = LAPSE_RETRY;
+    else if (PyErr_GivenExceptionMatches(raised, state->reject_type))
+        v.what = LAPSE_REJECT;
+    else
+        return failed(state, on_error, order, raised);
+    if (!asked(raised, &v))
+        return v;
+    PyObject *broken = take_raised(); /* a subclass that lacks what Retry sets */
+    v = failed(state, on_error, order, broken);
+    Py_XDECREF(broken);
+    return v;
+}
+
+/* A coroutine that nobody awaits would be an order that nobody closed. */
+static int refuse_coroutine(binding_state *state, PyObject *result)
+{
+    if ((PyObject *)Py_TYPE(result) != state->coroutine_type)
+        return 0;
+    PyObject *closed = PyObject_CallMethod(result, "close", NULL);
+    Py_XDECREF(closed);
+    if (closed)
+        PyErr_SetString(PyExc_TypeError, "the callback returned a coroutine, which nothing awaits: "
+                                         "this scheduler runs plain functions");
+    return -1;
+}
+
+static verdict call_back(binding_state *state, PyObject *on_error, PyObject *callback,
+                         PyObject *order)
+{
+    PyObject *result = PyObject_CallFunctionObjArgs(callback, order, NULL);
+    if (result && refuse_coroutine(state, result))
+        Py_CLEAR(result);
+    if (result) {
+        Py_DECREF(result);
+        return (verdict){.what = LAPSE_DONE};
+    }
+    PyObject *raised = take_raised();
+    verdict v = judge(state, on_error, order, raised);
+    Py_DECREF(raised);
+    return v;
+}
+
+/* LAPSE_ESTALE, when the id was scheduled anew meanwhile, is as good as settled; a core
+ * that was forked away from the callback has nothing to settle. */
+static void settle(core *c, int64_t fence, verdict *v)
+{
+    int ignored = 0;
+    const char *error = v->error ? PyUnicode_AsUTF8AndSize(v->error, NULL) : NULL;
+    if (v->error && !error)
+        PyErr_Clear();
+    if (c->s)
+        CORE_CALL(c, ignored, lapse_settle(c->s, fence, v->what, v->delay, error));
+    (void)ignored;
+    Py_CLEAR(v->error);
+}
+
+/* Run the callback of an order that was begun, and settle it; `order` ends with that. */
+static void run_callback(binding_state *state, core *c, const lapse_order *order,
+                         PyObject *callback)
+{
+    int64_t fence = order->fence;
+    verdict v = {.what = LAPSE_FAIL};
+    core_frame here = {.core = c, .generation = order->generation};
+    here.order = order_object(state, state->order_type, order);
+    if (!here.order) {
+        PyErr_WriteUnraisable(callback);
+        settle(c, fence, &v);
+        return;
+    }
+    PyObject *on_error = Py_XNewRef(c->on_error);
+    core_push_frame(&here);
+    v = call_back(state, on_error, callback, here.order);
+    settle(c, fence, &v);
+    core_pop_frame(&here);
+    Py_XDECREF(on_error);
+    Py_DECREF(here.order);
+}
+
+/* Start and finish the next order that is due by `until`: 1; 0: none is; or an error. */
+static int run_one(binding_state *state, core *c, lapse_ns until)
+{
+    const lapse_order *order;
+    lapse_callback fn;
+    void *arg;
+    int rc;
+    if (!c->s)
+        return LAPSE_ECLOSED;
+    CORE_CALL(c, rc, lapse_begin(c->s, until, &order, &fn, &arg));
+    if (rc != 1)
+        return rc;
+    PyObject *callback = Py_XNewRef(((slot *)arg)->callback);
+    if (callback) {
+        run_callback(state, c, order, callback);
+    } else { /* the collector was here, so it is stopped already */
+        verdict v = {.what = LAPSE_GIVE_BACK};
+        settle(c, order->fence, &v);
+    }
+    slots_drain(&c->slots);
+    Py_XDECREF(callback);
+    return 1;
+}
+
+enum { CHECK_EVERY = 64 };
+#define HOLD_MAX INT64_C(5000000) /* nanoseconds, CPython's own switch interval */
+
+/* Callbacks written in C never let go of the GIL by themselves. */
+static void let_others(lapse_ns *since)
+{
+    if (core_now() - *since < HOLD_MAX)
+        return;
+    PyThreadState *gil = PyEval_SaveThread();
+    PyEval_RestoreThread(gil);
+    *since = core_now();
+}
+
+static int64_t run_batch(binding_state *state, core *c, uint64_t max)
+{
+    lapse_ns until = lapse_now(c->s);
+    lapse_ns since = core_now();
+    int64_t ran = 0;
+    for (;;) {
+        if (max && (uint64_t)ran == max)
+            return ran;
+        int rc = run_one(state, c, until);
+        if (rc == 0 || (rc < 0 && ran))
+            return ran;
+        if (rc < 0)
+            return rc;
+        if (++ran % CHECK_EVERY)
+            continue;
+        if (PyErr_CheckSignals())
+            return RUN_RAISED;
+        let_others(&since);
+    }
+}
+
+int64_t run_due(binding_state *state, core *c, uint64_t max)
+{
+    if (!c->s)
+        return LAPSE_ECLOSED;
+    core_enter(c);
+    int64_t ran = run_batch(state, c, max);
+    core_leave(c);
+    return ran;
+}
+
+/* Wait for work without the GIL; a worker blocks signals meanwhile, so that they go to the
+ * threads of the host, and gets its own mask back before any callback runs. */
+static int wait_for_work(core *c, bool is_worker)
+{
+    int rc;
+    sigset_t all, before;
+    lapse *s = c->s;
+    PyThreadState *gil = PyEval_SaveThread();
+    if (is_worker) {
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+    }
+    rc = lapse_wait(s, is_worker ? LAPSE_FOREVER : core_slice(LAPSE_FOREVER));
+    if (is_worker)
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+    PyEval_RestoreThread(gil);
+    return rc;
+}
+
+/* Memory is short: the order stays due, and the thread lives on to try again. */
+static int breathe(void)
+{
+    struct timespec pause = {.tv_nsec = 10000000};
+    PyThreadState *gil = PyEval_SaveThread();
+    nanosleep(&pause, NULL);
+    PyEval_RestoreThread(gil);
+    return 0;
+}
+
+int run_until_stopped(binding_state *state, core *c, bool is_worker)
+{
+    int64_t rc = 0;
+    core_enter(c);
+    while (rc >= 0 && c->s) {
+        rc = wait_for_work(c, is_worker);
+        if (PyErr_CheckSignals())
+            rc = RUN_RAISED;
+        else if (rc == LAPSE_EINTR)
+            rc = 0;
+        else if (rc > 0 && c->s)
+            rc = run_batch(state, c, 0);
+        if (rc == LAPSE_ENOMEM)
+            rc = breathe();
+    }
+    core_leave(c);
+    if (rc == RUN_RAISED)
+        return -1;
+    if (rc >= 0 || rc == LAPSE_ECLOSED)
+        return 0;
+    raise_code(state, (int)rc);
+    return -1;
+}
+
+/* -- Worker ---------------------------------------------------------------------- */
+
+typedef struct worker {
+    PyObject_HEAD core *core;
+    binding_state *state; /* the type keeps the module alive */
+} worker;
+
+PyObject *worker_new(binding_state *state, core *c)
+{
+    PyTypeObject *type = (PyTypeObject *)state->worker_type;
+    worker *self = (worker *)PyType_GenericAlloc(type, 0);
+    if (!self)
+        return NULL;
+    self->core = core_hold(c);
+    self->state = state;
+    return (PyObject *)self;
+}
+
+static void worker_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    core *c = ((worker *)object)->core;
+    if (c)
+        core_drop(c);
+    freefunc release = TYPE_FUNCTION(freefunc, type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+static PyObject *worker_run(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    worker *self = (worker *)object;
+    if (run_until_stopped(self->state, self->core, true))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *worker_stop(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    worker *self = (worker *)object;
+    int rc = core_stop(self->core);
+    if (rc < 0)
+        return raise_code(self->state, rc);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef worker_methods[] = {
+    {"run", worker_run, METH_NOARGS,
+     PyDoc_STR("run($self, /)\n--\n\nRun callbacks on this thread until the scheduler stops.")},
+    {"stop", worker_stop, METH_NOARGS,
+     PyDoc_STR("stop($self, /)\n--\n\nStop the scheduler; see Scheduler.stop.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static const char worker_doc[] = PyDoc_STR("What a worker thread holds instead of its Scheduler.");
+
+static PyType_Slot worker_slots[] = {
+    TYPE_SLOT(Py_tp_dealloc, worker_dealloc),
+    TYPE_SLOT(Py_tp_methods, worker_methods),
+    TYPE_SLOT(Py_tp_doc, worker_doc),
+    {0, NULL},
+};
+
+static PyType_Spec worker_spec = {
+    .name = "lapse._lapse.Worker",
+    .basicsize = sizeof(worker),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = worker_slots,
+};
+
+int worker_add(PyObject *module, binding_state *state)
+{
+    state->worker_type = PyType_FromModuleAndSpec(module, &worker_spec, NULL);
+    return state->worker_type ? PyModule_AddType(module, (PyTypeObject *)state->worker_type) : -1;
+}

@@ -1,0 +1,65 @@
+/* slots.h - the Python callables of a scheduler's pending orders.
+ *
+ * The core knows an order's callable only as the address of its slot. A slot is taken
+ * before the order is scheduled. When the core releases it, on whatever thread and with
+ * or without the GIL, it only goes on a list; the next call of the binding that holds the
+ * GIL drops the reference and gives the slot out again. No Python object exists per
+ * order, and the collector sees one owner: the Scheduler. */
+#ifndef LAPSE_PYTHON_SLOTS_H
+#define LAPSE_PYTHON_SLOTS_H
+
+#include "binding.h"
+
+#include <stdatomic.h>
+
+typedef struct slot {
+    PyObject *callback; /* owned; NULL when free or cleared */
+    struct slot *next;  /* on a chunk's free list, or on the returned list */
+} slot;
+
+typedef struct chunk chunk;
+
+typedef struct slots {
+    chunk *chunks;            /* all; under the GIL, as all but `returned` */
+    chunk *room;              /* those with a free slot */
+    unsigned pinned;          /* while above 0 no chunk is freed */
+    slot *checked;            /* the last one taken; see slots_remembers */
+    _Atomic(slot *) returned; /* released by the core, from any thread */
+} slots;
+
+/* A slot that holds a new reference to `callback`, or NULL with MemoryError. */
+slot *slots_take(slots *t, PyObject *callback);
+
+/* Undo slots_take for an order that was not accepted. Runs finalizers. */
+void slots_give(slots *t, slot *s);
+
+/* Drop what the core has released since the last call. Runs finalizers. */
+static inline void slots_drain(slots *t);
+
+/* A lapse_release: may be called on any thread, with the GIL or without. */
+void slots_release(void *arg);
+
+/* Whether `callback` is the one last taken and still owned here: the same object then,
+ * not a new one at an old address. */
+static inline bool slots_remembers(const slots *t, const PyObject *callback)
+{
+    return t->checked && t->checked->callback == callback;
+}
+
+int slots_traverse(slots *t, visitproc visit, void *arg);
+
+/* Drop every callable; the orders keep their slots. Runs finalizers. */
+void slots_clear(slots *t);
+
+/* Free the memory; nothing may hold a slot any more, and slots_clear came before. */
+void slots_free(slots *t);
+
+void slots_drain_returned(slots *t);
+
+static inline void slots_drain(slots *t)
+{
+    if (atomic_load_explicit(&t->returned, memory_order_relaxed))
+        slots_drain_returned(t);
+}
+
+#endif

@@ -1,0 +1,106 @@
+"""Run a callback when an order's time is up, unless it was cancelled.
+
+    import lapse
+
+    lapse.schedule("OID00000010", 30 * 60, close_unpaid)     # order created
+    lapse.cancel("OID00000010")                              # order paid
+
+Delays are seconds, as int, float or timedelta. A callback gets one argument, an Order,
+which is a str equal to the id. It runs on a worker thread; what it raises goes to the
+logger "lapse", or to on_error of a Scheduler of your own.
+"""
+
+from . import _lapse
+from ._enums import Fate, Info, Reason, State
+from ._lapse import (
+    BadId,
+    BadUrl,
+    Closed,
+    Error,
+    Exists,
+    Forked,
+    Full,
+    InCallback,
+    Interrupted,
+    Invalid,
+    ManualClock,
+    Mixed,
+    NoMemory,
+    NoStore,
+    Order,
+    Range,
+    Stale,
+    System,
+    Timeout,
+    Unknown,
+    Unsupported,
+    Unsure,
+    __version__,
+    cancel,
+    reschedule,
+    schedule,
+    schedule_at,
+)
+from ._scheduler import (
+    Claim,
+    Scheduler,
+    cancel_wait,
+    default_scheduler,
+    get,
+    orders,
+    schedule_many,
+    stats,
+)
+from ._verdicts import Reject, Retry
+
+RangeError = Range
+
+ID_MAX = _lapse.ID_MAX
+PAYLOAD_MAX = _lapse.PAYLOAD_MAX
+
+__all__ = [
+    "ID_MAX",
+    "PAYLOAD_MAX",
+    "BadId",
+    "BadUrl",
+    "Claim",
+    "Closed",
+    "Error",
+    "Exists",
+    "Fate",
+    "Forked",
+    "Full",
+    "InCallback",
+    "Info",
+    "Interrupted",
+    "Invalid",
+    "ManualClock",
+    "Mixed",
+    "NoMemory",
+    "NoStore",
+    "Order",
+    "Range",
+    "RangeError",
+    "Reason",
+    "Reject",
+    "Retry",
+    "Scheduler",
+    "Stale",
+    "State",
+    "System",
+    "Timeout",
+    "Unknown",
+    "Unsupported",
+    "Unsure",
+    "__version__",
+    "cancel",
+    "cancel_wait",
+    "default_scheduler",
+    "get",
+    "orders",
+    "reschedule",
+    "schedule",
+    "schedule_at",
+    "schedule_many",
+    "stats",
+]

@@ -1,0 +1,77 @@
+"""The answers and states of orders, with the numbers of lapse.h."""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from . import _lapse
+
+__all__ = ["Fate", "Info", "Reason", "State"]
+
+
+class Fate(enum.Enum):
+    """What became of an order. No answer is ever taken back.
+
+    True when what was asked was done: for cancel only CANCELLED, for reschedule only
+    RESCHEDULED.
+    """
+
+    UNKNOWN = _lapse.FATE_UNKNOWN
+    """No such order, or of another generation, or long done."""
+    CANCELLED = _lapse.FATE_CANCELLED
+    """Its callback has not started and never will."""
+    RESCHEDULED = _lapse.FATE_RESCHEDULED
+    """It is pending with its new time."""
+    RUNNING = _lapse.FATE_RUNNING
+    """A consumer holds it; no further attempt will follow a cancel."""
+    DONE = _lapse.FATE_DONE
+    """It ended within the last `keep` seconds."""
+
+    def __bool__(self) -> bool:
+        return self in (Fate.CANCELLED, Fate.RESCHEDULED)
+
+
+class State(enum.IntFlag):
+    """Where an order is; a set of these selects orders."""
+
+    PENDING = _lapse.STATE_PENDING
+    RUNNING = _lapse.STATE_RUNNING
+    DONE = _lapse.STATE_DONE
+    DEAD = _lapse.STATE_DEAD
+
+
+class Reason(enum.Enum):
+    """Why an order is a dead letter."""
+
+    NONE = _lapse.REASON_NONE
+    FAILED = _lapse.REASON_FAILED
+    """Its attempts are used up."""
+    REJECTED = _lapse.REASON_REJECTED
+    """Its callback said so."""
+    EXPIRED = _lapse.REASON_EXPIRED
+    """It was too late to run."""
+    MAXLEN = _lapse.REASON_MAXLEN
+    """It made room for another."""
+    LOST = _lapse.REASON_LOST
+    """Its workers died."""
+
+
+class Info(NamedTuple):
+    """A look at an order. Times are seconds; instants count from 1970 (UTC)."""
+
+    state: State
+    id: str
+    queue: str
+    payload: bytes
+    due: float
+    remaining: float
+    """Until it is due; 0 when it is due, running or ended."""
+    ended: float
+    """When it was done or died; 0 before."""
+    generation: int
+    attempt: int
+    """Deliveries so far."""
+    reason: Reason
+    error: str | None
+    """The last error of a dead letter."""

@@ -1,0 +1,365 @@
+"""lapse.Scheduler: worker threads, exit and fork around the C part.
+
+A worker thread holds the core, never the Scheduler: a Scheduler that nobody refers to is
+collected while its workers wait, and its orders never run. Threads are daemons, so that
+they do not keep the process; at exit they are stopped and joined before the interpreter
+ends. In the child of a fork every Scheduler is empty and starts workers of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+from . import _lapse
+from ._enums import Fate, Info, Reason, State
+from ._verdicts import Reject, Retry, describe
+
+__all__ = ["Claim", "Scheduler", "default_scheduler"]
+
+_MAX_WORKERS = 256
+_EXIT_GRACE = 5.0  # seconds that running callbacks get when the interpreter ends
+
+
+class Claim(_lapse.Order):
+    """An order that was taken: a str equal to its id, held until it is settled.
+
+    Use it with `with`: leaving the block settles it as done; `raise Retry(delay)` and
+    `raise Reject(reason)` inside are verdicts and stop there; any other exception asks
+    for a retry after the policy's back-off and goes on; Ctrl-C and the like give the
+    order back as if it had not been tried. A claim that is dropped is given back.
+    """
+
+    __slots__ = ("_scheduler",)
+    _scheduler: Scheduler | None
+
+    def _settle(self, verdict: int, delay_ns: int = 0, error: str | None = None) -> None:
+        scheduler = getattr(self, "_scheduler", None)
+        if scheduler is None:
+            raise _lapse.Stale(f"order {self.id!r} has been settled already")
+        self._scheduler = None
+        scheduler._settle(self.fence, verdict, delay_ns, error)
+
+    @property
+    def held(self) -> bool:
+        """Whether it is not settled yet."""
+        return getattr(self, "_scheduler", None) is not None
+
+    def done(self) -> None:
+        """Finished. Raises lapse.Stale when the claim is no longer held, as all of these."""
+        self._settle(_lapse.VERDICT_DONE)
+
+    def retry(self, delay: float | timedelta | None = None, error: object | None = None) -> None:
+        """Again after `delay` seconds; None: after the policy's back-off."""
+        verdict = Retry(delay, error)
+        self._settle(_lapse.VERDICT_RETRY, verdict._delay_ns, verdict.error)
+
+    def reject(self, reason: object | None = None) -> None:
+        """Hopeless: to the dead letters."""
+        self._settle(_lapse.VERDICT_REJECT, 0, Reject(reason).error)
+
+    def give_back(self) -> None:
+        """Not tried: pending again, and the attempt does not count."""
+        self._settle(_lapse.VERDICT_GIVE_BACK)
+
+    def renew(self, lease: float | timedelta = 0) -> None:
+        """Hold it for another `lease` seconds from now; 0: as long as it was given for.
+
+        A claim is held for 30 s, or what `lease` in the URL says; when that ends first,
+        the order is delivered anew and this claim is stale.
+        """
+        scheduler = getattr(self, "_scheduler", None)
+        if scheduler is None:
+            raise _lapse.Stale(f"order {self.id!r} has been settled already")
+        scheduler._renew(self.fence, _lapse._seconds_to_ns(lease))
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if not self.held:
+            return False
+        try:
+            if error is None:
+                self.done()
+            elif isinstance(error, Retry):
+                self._settle(_lapse.VERDICT_RETRY, error._delay_ns, error.error)
+            elif isinstance(error, Reject):
+                self._settle(_lapse.VERDICT_REJECT, 0, error.error)
+            elif isinstance(error, Exception):
+                self._settle(_lapse.VERDICT_RETRY, -1, describe(error))
+            else:
+                self.give_back()
+        except _lapse.Stale:
+            pass  # its id was scheduled anew meanwhile; nothing else is wrong
+        return isinstance(error, (Retry, Reject))
+
+    def __del__(self) -> None:
+        if self.held:
+            try:
+                self.give_back()
+            except _lapse.Error:
+                pass  # closed or forked: it was given back there
+
+
+class _WorkerThread(threading.Thread):
+    """Runs callbacks until its scheduler stops. Holds the core and no Scheduler."""
+
+    def __init__(self, worker: _lapse.Worker, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.worker: _lapse.Worker | None = worker
+
+    def start(self) -> None:
+        worker = self.worker
+        if worker is None:
+            raise RuntimeError("threads can only be started once")
+        _running[self] = worker  # before it runs: the exit must not miss it
+        try:
+            super().start()
+        except BaseException:
+            del _running[self]
+            raise
+
+    def run(self) -> None:
+        worker, self.worker = self.worker, None
+        try:
+            if worker is not None:
+                worker.run()
+        finally:
+            _running.pop(self, None)
+
+
+# Threads that run now, with what stops them; kept here because nothing else keeps a
+# thread whose Scheduler is gone.
+_running: dict[_WorkerThread, _lapse.Worker] = {}
+_schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
+_exiting = False
+
+
+class Scheduler(_lapse.Scheduler):
+    """Runs a callback when an order's time is up, unless the order is cancelled first.
+
+    url:         where orders live, see lapse.h; "memory:?engine=heap" for exact order.
+    workers:     threads that run callbacks, 0 to 256, started with the first order that
+                 brings one. 0: the host's loop calls process() or run().
+    on_error:    called as on_error(order, error) for what a callback raises, also
+                 SystemExit and the like; None: the logger "lapse".
+    max_pending: pending and running orders at most; 0 without limit.
+    overflow:    beyond it "refuse" (lapse.Full) or "dead_letter_oldest".
+    keep:        seconds for which cancel and get remember a finished order.
+    max_dead:    dead letters kept; 0 means 10 000.
+    clock:       a ManualClock for tests; None: the real one.
+
+    Raises lapse.BadUrl, NoStore, Invalid, Range, NoMemory, System.
+
+    Keep a reference to it: orders of a Scheduler that is dropped do not run. All methods
+    may be called from any thread, and from callbacks unless they say otherwise.
+    """
+
+    __slots__ = ("__weakref__", "_lock", "_store", "_threads", "_workers")
+
+    def __init__(
+        self,
+        url: str = "memory:",
+        *,
+        workers: int = 1,
+        on_error: Callable[[_lapse.Order, BaseException], object] | None = None,
+        max_pending: int = 0,
+        overflow: str = "refuse",
+        keep: float | timedelta = 0,
+        max_dead: int = 0,
+        clock: _lapse.ManualClock | None = None,
+    ) -> None:
+        if not isinstance(workers, int) or isinstance(workers, bool):
+            raise TypeError("workers is an int")
+        if not 0 <= workers <= _MAX_WORKERS:
+            raise _lapse.Invalid(f"workers is 0 to {_MAX_WORKERS}, not {workers}")
+        self._open(url, on_error, max_pending, overflow, keep, max_dead, clock)
+        self._store = url.partition(":")[0]  # the rest may hold a password
+        self._workers = workers
+        self._lock = threading.Lock()
+        self._threads: list[_WorkerThread] = []
+        self._lazy = workers > 0
+        _schedulers.add(self)
+
+    def get(self, order_id: str | bytes) -> Info | None:
+        """Look up the newest generation of an order; None when there is no such order."""
+        found = self._get(order_id)
+        return None if found is None else _info(found)
+
+    def orders(self, states: State | None = None) -> list[Info]:
+        """List the orders whose state is in `states` (None: all), in no promised order.
+
+        One that changes meanwhile may be missed or shown in either state. After stop()
+        the pending ones are exactly those that did not run.
+        """
+        return [_info(found) for found in self._orders(0 if states is None else int(states))]
+
+    def stats(self) -> dict[str, Any]:
+        """Counts and lateness, named as in lapse.h; times are seconds.
+
+        pending, running, kept, dead: orders now. scheduled ... stale: since it was
+        opened; dead_by is a dict by reason. late_p50, late_p99, late_p999: at most 1/16
+        too high. oldest_due: how long the oldest due order has waited. bytes: memory held
+        for orders.
+        """
+        found = self._stats()
+        by = found["dead_by"]
+        found["dead_by"] = {r.name.lower(): by[r.value] for r in Reason if r is not Reason.NONE}
+        return found
+
+    def close(self, timeout: float | timedelta | None = None) -> None:
+        """Stop, wait up to `timeout` seconds for running callbacks, and free everything.
+
+        None waits without limit; Ctrl-C is seen. lapse.Timeout names an order that still
+        runs and leaves the scheduler stopped: call again. lapse.InCallback inside one of
+        its own callbacks. A second call does nothing.
+        """
+        self._close(timeout)
+        threads, self._threads = self._threads, []
+        for thread in threads:
+            thread.join()
+
+    def __enter__(self) -> Scheduler:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        store = getattr(self, "_store", "?")
+        if self.closed:
+            return f"<lapse.Scheduler {store}: closed>"
+        now = self._stats()
+        return f"<lapse.Scheduler {store}: {now['pending']} pending, {now['running']} running>"
+
+    def __del__(self) -> None:
+        if self.closed or _exiting or not (pending := self._stats()["pending"]):
+            return
+        warnings.warn(
+            f"{pending} orders will not run: their Scheduler was dropped without close()",
+            ResourceWarning,
+            source=self,
+            stacklevel=2,
+        )
+
+    def _start_workers(self) -> None:
+        """Have the workers that are wanted; the C part calls it while _lazy is set."""
+        if _exiting:
+            raise _lapse.Closed("the interpreter is ending: nothing would run any more")
+        with self._lock:
+            while len(self._threads) < self._workers:
+                name = f"lapse-{len(self._threads)}"
+                thread = _WorkerThread(self._worker(), name)
+                thread.start()
+                self._threads.append(thread)
+            self._lazy = False
+
+    def _forget_parent(self) -> None:
+        """In the child of a fork: empty, with no threads yet."""
+        self._lock = threading.Lock()
+        self._threads = []
+        self._lazy = self._workers > 0
+        self._after_fork()
+
+
+def _info(found: _lapse._Found) -> Info:
+    return Info._make(found)._replace(state=State(found[0]), reason=Reason(found[9]))
+
+
+# -- The default scheduler ----------------------------------------------------------
+
+_default_lock = threading.Lock()
+_default: Scheduler | None = None
+
+
+def default_scheduler() -> Scheduler:
+    """The Scheduler behind lapse.schedule and the other functions of the module.
+
+    In memory, with one worker; made at the first use. Set its on_error to see the errors
+    of callbacks. After it was closed the next use makes a new one.
+    """
+    global _default
+    with _default_lock:
+        if _default is None or _default.closed:
+            _default = Scheduler()
+            _lapse._set_default(_default)
+        return _default
+
+
+def schedule_many(orders: Iterable[_lapse._Given]) -> list[int | Exception]:
+    """Scheduler.schedule_many on the default scheduler."""
+    return default_scheduler().schedule_many(orders)
+
+
+def cancel_wait(
+    order_id: str | bytes, timeout: float | timedelta | None = None, generation: int = 0
+) -> Fate:
+    """Scheduler.cancel_wait on the default scheduler."""
+    return default_scheduler().cancel_wait(order_id, timeout, generation)
+
+
+def get(order_id: str | bytes) -> Info | None:
+    """Scheduler.get on the default scheduler."""
+    return default_scheduler().get(order_id)
+
+
+def orders(states: State | None = None) -> list[Info]:
+    """Scheduler.orders on the default scheduler."""
+    return default_scheduler().orders(states)
+
+
+def stats() -> dict[str, Any]:
+    """Scheduler.stats on the default scheduler."""
+    return default_scheduler().stats()
+
+
+# -- Exit and fork ------------------------------------------------------------------
+
+
+def _at_exit() -> None:
+    """Stop and join every worker; a callback that does not return is left behind.
+
+    Runs after the threads that are no daemons have ended: they may use lapse to their
+    last line.
+    """
+    global _exiting
+    _exiting = True
+    for scheduler in list(_schedulers):
+        scheduler.stop()
+    threads = list(_running.items())
+    for _, worker in threads:
+        worker.stop()
+    until = time.monotonic() + _EXIT_GRACE
+    for thread, _ in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+
+
+def _after_fork_in_child() -> None:
+    global _default_lock
+    _default_lock = threading.Lock()
+    _running.clear()
+    for scheduler in list(_schedulers):
+        scheduler._forget_parent()
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,80 @@
+"""What a callback can say about its order, and where its errors go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+
+from . import _lapse
+
+__all__ = ["Reject", "Retry", "report"]
+
+_log = logging.getLogger("lapse")
+
+
+def _plain(text: object) -> str:
+    """Text that can be written as UTF-8, whatever str() of an exception gave."""
+    return str(text).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+class Retry(Exception):
+    """Raise it in a callback to run the order again.
+
+    delay: seconds (int, float or timedelta; below 0 is 0); None leaves it to the
+    policy's back-off. error: a text for the record. Raises lapse.Range or TypeError, as
+    schedule does, when made with a delay that is no time.
+    """
+
+    def __init__(
+        self, delay: float | timedelta | None = None, error: object | None = None
+    ) -> None:
+        super().__init__(delay, error)
+        self.delay = delay
+        self.error = None if error is None else _plain(error)
+        self._delay_ns = -1 if delay is None else _lapse._seconds_to_ns(delay)
+
+
+class Reject(Exception):
+    """Raise it in a callback when the order is hopeless: to the dead letters.
+
+    reason: a text that is kept with the dead letter.
+    """
+
+    _delay_ns = 0
+
+    def __init__(self, reason: object | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.error = None if reason is None else _plain(reason)
+
+
+def describe(error: BaseException) -> str:
+    """An exception as one line, also when its own str() fails."""
+    try:
+        text = _plain(error)
+    except Exception:
+        text = "(its text cannot be had)"
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name
+
+
+def report(
+    on_error: Callable[[_lapse.Order, BaseException], object] | None,
+    order: _lapse.Order,
+    error: BaseException,
+) -> str:
+    """Report the error of a callback once, and return it as text.
+
+    To on_error, else to logging; an error in on_error goes to logging with the first one
+    as its context. What logging itself raises leaves here, and the caller makes it
+    unraisable.
+    """
+    if on_error is None:
+        _log.error("order %r failed", order.id, exc_info=error)
+        return describe(error)
+    try:
+        on_error(order, error)
+    except BaseException as second:
+        _log.error("on_error failed for order %r", order.id, exc_info=second)
+    return describe(error)

@@ -1,0 +1,70 @@
+# tiers: quick
+"""Every demo in every language that this build has tells the same story.
+
+LAPSE_BUILD_DIR is the build folder. What it holds decides which languages are tried; that
+none is there is a failure.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import check_demos  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ["LAPSE_BUILD_DIR"])
+LUAS = {"lua5.4": "5.4", "lua5.1": "5.1", "luajit": "5.1"}
+
+
+def languages() -> dict[str, list[str]]:
+    """The command of each language, with {demo} where the demo's name goes."""
+    found = {}
+    if (BUILD / "examples" / "c").is_dir():
+        found["c"] = [str(BUILD / "examples" / "c" / "{demo}")]
+    if list((BUILD / "python").glob("lapse/_lapse*.so")):
+        found["python"] = [sys.executable, str(ROOT / "examples" / "python" / "{demo}.py")]
+    for interpreter, version in LUAS.items():
+        if (BUILD / "lua" / version).is_dir():
+            script = str(ROOT / "examples" / "lua" / "{demo}.lua")
+            found[interpreter] = [str(ROOT / "scripts" / "with-lua"), str(BUILD), interpreter, script]
+    return found
+
+
+@pytest.mark.parametrize("demo", check_demos.DEMOS)
+@pytest.mark.parametrize("language", languages())
+def test_demo(language: str, demo: str) -> None:
+    command = [word.replace("{demo}", demo) for word in languages()[language]]
+    print(check_demos.run(demo, command))
+
+
+def test_there_is_a_language() -> None:
+    assert languages()
+
+
+GOOD = {
+    "delay_queue": [f"{t:6.2f} s  {f'OID{t:08.0f}':<12} taken    late 0.2 ms" for t in (3, 6, 9, 12, 15)],
+    "timing_wheel": [f"{t:6.2f} s  clock        tick     {t}" for t in (1, 2, 3, 4)]
+    + ["  5.00 s  OID00000010  closed   late 0.3 ms"],
+}
+
+
+@pytest.mark.parametrize("demo", GOOD)
+def test_the_checker_accepts_the_story(demo: str) -> None:
+    check_demos.DEMOS[demo](GOOD[demo], 1)
+
+
+@pytest.mark.parametrize("demo", GOOD)
+@pytest.mark.parametrize("at", range(5))
+def test_the_checker_misses_a_line(demo: str, at: int) -> None:
+    with pytest.raises(check_demos.Wrong):
+        check_demos.DEMOS[demo](GOOD[demo][:at] + GOOD[demo][at + 1 :], 1)
+
+
+@pytest.mark.parametrize("demo", GOOD)
+def test_the_checker_sees_what_is_early(demo: str) -> None:
+    with pytest.raises(check_demos.Wrong):
+        check_demos.DEMOS[demo](GOOD[demo], 0.9)

@@ -1,0 +1,92 @@
+"""What the tests share: invented time, tiers, and programs run in their own process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import lapse
+
+TIER = os.environ.get("LAPSE_TIER", "quick")
+SANITIZED = bool(os.environ.get("LAPSE_SANITIZED"))
+PATIENCE = 30.0  # seconds until a test gives up on something that must happen
+
+
+def rounds(quick: int, full: int, soak: int) -> int:
+    return {"quick": quick, "full": full, "soak": soak}[TIER]
+
+
+def boot_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+class Story:
+    """A scheduler under a manual clock: `at(0.05)` moves to that time and runs what is due."""
+
+    TICK = 0.001
+    told: list[Story] = []  # closed after each test
+
+    def __init__(self, url: str = "memory:", **options) -> None:
+        self.clock = lapse.ManualClock()
+        self.s = lapse.Scheduler(url, workers=0, clock=self.clock, **options)
+        self.ran: list[lapse.Order] = []
+        self.now_ns = 0
+        Story.told.append(self)
+
+    def mark(self, order: lapse.Order) -> None:
+        self.ran.append(order)
+
+    def at(self, seconds: float) -> list[str]:
+        """Move to `seconds` from the start and run what is due; what ran, in order."""
+        step = round(seconds * 1e9) - self.now_ns
+        self.clock.advance(step // 10**9)
+        self.clock.advance(step % 10**9 / 1e9)
+        self.now_ns += step
+        before = len(self.ran)
+        self.s.process()
+        return [order.id for order in self.ran[before:]]
+
+    @property
+    def pending(self) -> int:
+        return self.s.stats()["pending"]
+
+
+def until(condition, what: str = "it") -> None:
+    """Wait for something that another thread is about to do."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not happen"
+        time.sleep(0.001)  # sleeps: between two looks at what another thread does
+
+
+def in_threads(count: int, work) -> None:
+    """Run work(number) on `count` threads and pass on what the first of them raises."""
+    errors: list[BaseException] = []
+
+    def guarded(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(n,)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def python(program: str, *args: str, timeout: float = PATIENCE) -> subprocess.CompletedProcess:
+    """Run a program text in an interpreter of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), *args],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )

@@ -1,0 +1,272 @@
+"""References: held while an order is pending, gone when it has ended, cycles collected."""
+
+import gc
+import os
+import sys
+import threading
+import tracemalloc
+import weakref
+
+import lapse
+import pytest
+from support import SANITIZED, Story, rounds, until
+
+
+class Id(str):
+    pass
+
+
+class Payload(bytearray):
+    pass
+
+
+class Shop:
+    """Its bound method is the callback; the weak reference watches the object."""
+
+    def __init__(self, error=None):
+        self.error = error
+        self.ran = 0
+
+    def close(self, order):
+        self.ran += 1
+        if self.error:
+            raise self.error("on purpose")
+
+
+def fired(story, order_id):
+    story.at(1)
+
+
+def cancelled(story, order_id):
+    assert story.s.cancel(order_id)
+
+
+def rescheduled(story, order_id):
+    assert story.s.reschedule(order_id, 2)
+    story.at(2)
+
+
+def replaced(story, order_id):
+    story.s.schedule(order_id, 1, story.mark, replace=True)
+
+
+def stopped_and_closed(story, order_id):
+    story.s.stop()
+    story.s.close()
+
+
+def dropped(story, order_id):
+    story.s = None
+
+
+PATHS = [fired, cancelled, rescheduled, replaced, stopped_and_closed, dropped]
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("path", PATHS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("error", [None, ValueError, lapse.Reject])
+def test_p39_released_on_every_path(path, error):
+    story = Story(on_error=lambda order, error: None, max_dead=1)
+    shop, order_id, payload = Shop(error), Id("o"), Payload(b"p")
+    refs = [weakref.ref(shop)]
+    copied = [weakref.ref(order_id), weakref.ref(payload)]
+    story.s.schedule(order_id, 1, shop.close, payload=payload)
+    del shop, order_id, payload
+    gc.collect()
+    assert all(ref() for ref in refs)  # nobody else holds it
+    assert not any(ref() for ref in copied)  # ids and payloads are copied
+    path(story, "o")
+    if story.s and not story.s.closed and story.s.orders(lapse.State.DEAD):
+        # A dead letter keeps its callback, to be put back; until it makes room for another.
+        story.s.schedule("next", 0, Shop(lapse.Reject).close)
+        story.at(3)
+    gc.collect()
+    assert not any(ref() for ref in refs)
+
+
+@pytest.mark.parametrize(
+    "refuse",
+    [
+        lambda s, f: s.schedule("o", float("nan"), f),
+        lambda s, f: s.schedule("taken", 1, f),
+        lambda s, f: s.schedule("", 1, f),
+        lambda s, f: s.schedule("o", 1, f, payload="text"),
+        lambda s, f: s.schedule("o", 1, f, queue="a\0b"),
+        lambda s, f: s.schedule_at("o", None, f),
+        lambda s, f: s.schedule_many(5) if f else None,
+        lambda s, f: (s.schedule("full", 1), s.schedule("o", 1, f)),
+        lambda s, f: (s.stop(), s.schedule("o", 1, f)),
+        lambda s, f: (s.close(), s.schedule("o", 1, f)),
+    ],
+)
+def test_p39_nothing_is_kept_of_a_refused_order(refuse):
+    with lapse.Scheduler(workers=0, max_pending=2) as s:
+        s.schedule("taken", 1)
+        shop = Shop()
+        ref = weakref.ref(shop)
+        with pytest.raises((lapse.Error, TypeError)):
+            refuse(s, shop.close)
+        results = [] if s.closed else s.schedule_many([("o", None, shop.close)] * 3)
+        assert all(isinstance(result, Exception) for result in results)
+        del shop, results
+        gc.collect()
+        assert ref() is None
+
+
+def test_p39_cancelled_while_running():
+    go, started = threading.Event(), threading.Event()
+
+    class Slow:
+        def close(self, order):
+            started.set()
+            go.wait(30)
+
+    with lapse.Scheduler() as s:
+        slow = Slow()
+        ref = weakref.ref(slow)
+        s.schedule("o", 0, slow.close)
+        del slow
+        assert started.wait(30)
+        assert s.cancel("o") is lapse.Fate.RUNNING
+        gc.collect()
+        assert ref() is not None
+        go.set()
+        until(lambda: gc.collect() >= 0 and ref() is None)
+
+
+def test_p39_an_order_keeps_its_callback_alive(story):
+    seen = []
+    story.s.schedule("o", 1, lambda order: seen.append(order))
+    gc.collect()
+    story.at(1)
+    assert seen == ["o"]
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_cycles_through_callbacks_are_collected(workers):
+    class Owner:
+        def __init__(self):
+            self.s = lapse.Scheduler(workers=workers, on_error=self.on_error)
+            for i in range(600):
+                self.s.schedule(f"o{i}", 3600, self.close)
+
+        def on_error(self, order, error):
+            pass
+
+        def close(self, order):
+            self.s.cancel(order)
+
+    before = threading.active_count()
+    owner = Owner()
+    refs = [weakref.ref(owner), weakref.ref(owner.s)]
+    del owner
+    gc.collect()
+    assert not any(ref() for ref in refs)
+    until(lambda: threading.active_count() <= before, "the end of the worker")
+
+
+def test_the_collector_sees_the_callbacks(story):
+    shop = Shop()
+    story.s.schedule("o", 1, shop.close)
+    assert any(getattr(x, "__self__", None) is shop for x in gc.get_referents(story.s))
+
+
+def test_dropping_warns_about_orders_that_will_not_run():
+    s = lapse.Scheduler()
+    s.schedule("o", 3600, print)
+    with pytest.warns(ResourceWarning, match="1 orders will not run"):
+        del s
+        gc.collect()
+
+
+def test_a_finalizer_may_use_the_scheduler(story):
+    log = []
+
+    class Chatty:
+        def __call__(self, order):
+            pass
+
+        def __del__(self):
+            try:
+                log.append(story.s.schedule(f"n{len(log)}", 1, story.mark))
+            except lapse.Closed:
+                log.append("closed")
+
+    story.s.schedule("a", 0, Chatty())
+    story.s.schedule("b", 1, Chatty())
+    story.s.schedule("c", 1, Chatty())
+    story.s.schedule("d", 9, Chatty())
+    story.at(0)
+    assert len(log) == 1
+    assert story.s.cancel("b") and len(log) == 2
+    story.s.schedule("c", 1, story.mark, replace=True)
+    assert len(log) == 3 and story.pending == 5
+    story.s.close()
+    assert log[3:] == ["closed"]
+
+
+def churn(s, clock, n):
+    """Every way for an order to end, n times."""
+    fail = Shop(ValueError)
+    for i in range(n):
+        s.schedule(f"c{i}", 60, fail.close, payload=b"x" * 50)
+        s.cancel(f"c{i}")
+    for i in range(n):
+        s.schedule(f"f{i}", 0.001 * (i % 100), fail.close)
+        s.schedule(f"r{i}", 60, fail.close)
+        s.schedule(f"r{i}", 0, fail.close, replace=True)
+    clock.advance(1)
+    s.process()
+    for i in range(n):
+        s.schedule(f"q{i}", 0)
+        with s.take(timeout=0):
+            pass
+        try:
+            s.schedule("", 0, fail.close)
+        except lapse.BadId:
+            pass
+    assert s.stats()["pending"] == 0
+
+
+def rss() -> int:
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def test_nothing_is_left_behind():
+    n = rounds(500, 20_000, 300_000)
+    clock = lapse.ManualClock()
+    s = lapse.Scheduler(workers=0, clock=clock, on_error=lambda order, error: None)
+    churn(s, clock, n)
+    gc.collect()
+    blocks, memory = sys.getallocatedblocks(), rss()
+    for _ in range(3):
+        churn(s, clock, n)
+    gc.collect()
+    assert sys.getallocatedblocks() - blocks < 200
+    if not SANITIZED:  # a sanitizer keeps freed memory for a while
+        assert rss() - memory < 1 << 20
+    s.close()
+
+
+def test_schedulers_leave_nothing_behind():
+    def one():
+        with lapse.Scheduler(workers=1) as s:
+            s.schedule("now", 0, lambda order: None)
+            s.schedule("late", 3600, lambda order: None)
+
+    for _ in range(5):
+        one()
+    gc.collect()
+    fds = len(os.listdir("/proc/self/fd"))
+    tracemalloc.start()
+    one()
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(rounds(20, 300, 3000)):
+        one()
+    gc.collect()
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown < 20_000
+    assert len(os.listdir("/proc/self/fd")) == fds
