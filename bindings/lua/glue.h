@@ -1,0 +1,173 @@
+/* glue.h - what the files of the Lua binding share.
+ *
+ * Rules that hold in all of them:
+ *
+ * - Nothing outlives a call except in userdata, upvalues and metatables: two Lua states
+ *   in one process know nothing of each other. No lua_State is ever kept.
+ * - C hands out due orders, Lua calls the callbacks (lua/lapse/loop.lua). The library
+ *   never enters Lua by itself: a visitor does so in a protected call, `release` and the
+ *   finalizers not at all.
+ * - Where Lua allocates it may raise, and the call jumps away. Before that nothing is
+ *   held that would be lost; once the library changed something, what still allocates
+ *   runs in a protected call, and its failure is undone before it is passed on.
+ * - A scheduler is used by the one thread that runs its Lua state. */
+#ifndef LAPSE_LUA_GLUE_H
+#define LAPSE_LUA_GLUE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "compat.h"
+#include "lapse.h"
+#include "slots.h"
+
+/* Upvalues of every function of the module. */
+enum {
+    UP_SCHEDULER = 1, /* metatable of schedulers */
+    UP_ORDER,         /* metatable of orders that callbacks are shown */
+    UP_CLAIM,         /* metatable of orders that were taken */
+    UP_CLOCK,         /* metatable of manual clocks */
+    UP_VERDICT,       /* metatable of what retry and reject return */
+    UP_OFFER,         /* glue_offer as a function */
+    UP_DEFAULT,       /* {scheduler}, which then is the first argument; else nil */
+    UP_COUNT = UP_DEFAULT
+};
+
+/* -- scheduler.c -- */
+
+/* Where a scheduler's own table keeps what is not a callback. */
+enum { OWN_SCHEDULER = 0, OWN_ON_ERROR = -1 };
+
+/* A callback that is running: between lapse_begin and lapse_settle. */
+typedef struct run {
+    int64_t fence;
+    lapse_ns until; /* where the pass at this depth ends */
+} run;
+
+typedef struct scheduler {
+    lapse *lapse;            /* NULL once closed */
+    struct clock_box *clock; /* NULL: the real one */
+    slots slots;
+    run *runs; /* [0, depth) are running, innermost last */
+    uint32_t depth, run_room;
+    const lapse_order *offered; /* arguments of glue_offer */
+    void *offered_arg;
+    const lapse_info *shown; /* argument of a protected call that copies it */
+} scheduler;
+
+/* The scheduler that a call is about, at index 1. Raises for anything else. */
+scheduler *glue_self(lua_State *L);
+
+/* Push the default scheduler, which is made when first asked for. */
+void glue_push_default(lua_State *L);
+
+/* In the child of a fork: make the scheduler at index 1 an empty one. True: the call that
+ * answered LAPSE_EFORKED is to be made again. */
+bool glue_revive(lua_State *L, scheduler *s);
+
+#define GLUE_CALL(L, s, result, call)                                                              \
+    do                                                                                             \
+        (result) = (call);                                                                         \
+    while ((result) == LAPSE_EFORKED && glue_revive(L, s))
+
+/* End what runs at `depth` and above as not finished. */
+void glue_unwind(scheduler *s, uint32_t depth, lapse_verdict verdict, const char *why);
+
+/* Let the interpreter see the signal that interrupted a wait; raises if it says so. */
+void glue_after_signal(lua_State *L);
+
+/* What is left of a time limit that began at `start`, by the same clock. */
+lapse_ns glue_real_now(void);
+lapse_ns glue_left(lapse_ns timeout, lapse_ns start);
+
+extern const luaL_Reg glue_scheduler_functions[]; /* without a scheduler: new */
+extern const luaL_Reg glue_default_functions[];   /* for the default scheduler */
+extern const luaL_Reg glue_scheduler_methods[];
+extern const luaL_Reg glue_pass_methods[]; /* of schedulers, for the loop in Lua */
+extern const luaL_Reg glue_scheduler_meta[];
+
+/* -- schedule.c -- */
+
+extern const luaL_Reg glue_default_schedule_functions[];
+extern const luaL_Reg glue_schedule_methods[]; /* of schedulers */
+
+/* -- look.c -- */
+
+extern const luaL_Reg glue_default_look_functions[];
+extern const luaL_Reg glue_look_methods[]; /* of schedulers */
+
+/* -- order.c -- */
+
+int glue_offer(lua_State *L);
+
+extern const luaL_Reg glue_order_functions[]; /* without a scheduler: retry, reject */
+extern const luaL_Reg glue_run_methods[];     /* of schedulers, for the loop in Lua */
+extern const luaL_Reg glue_pull_methods[];    /* of schedulers */
+extern const luaL_Reg glue_order_meta[];
+extern const luaL_Reg glue_claim_meta[];
+extern const luaL_Reg glue_claim_methods[];
+
+/* Fill the table on the stack top with the fields of an order. */
+void glue_add_order_fields(lua_State *L);
+
+/* The __index of orders; its one upvalue is the table of fields and methods. */
+int glue_order_index(lua_State *L);
+
+/* -- clock.c -- */
+
+extern const luaL_Reg glue_clock_functions[]; /* manual_clock */
+extern const luaL_Reg glue_clock_methods[];
+extern const luaL_Reg glue_clock_meta[];
+
+/* The clock at `index`, shared until glue_clock_leave. */
+struct clock_box *glue_clock_share(lua_State *L, int index);
+lapse_clock *glue_clock_of(const struct clock_box *box);
+void glue_clock_leave(struct clock_box *box); /* NULL is allowed */
+
+/* -- convert.c -- */
+
+/* Raise an error that begins with the place of the call and the name of the function. */
+int glue_misuse(lua_State *L, const char *format, ...);
+
+/* The results of a call that failed: nil, what went wrong, the name of the code. Raises
+ * for a code that only a wrong argument causes. */
+int glue_failure(lua_State *L, int64_t code);
+int glue_condition(lua_State *L, int code, const char *message);
+int glue_closed(lua_State *L);
+int glue_no_memory(lua_State *L);
+
+/* true; or false and why not: the results of cancel and reschedule. */
+int glue_push_fate(lua_State *L, int fate);
+
+/* Whether `index` holds an object with the metatable in this upvalue. */
+bool glue_is(lua_State *L, int index, int upvalue);
+
+/* What stands at `index`. They raise for what it cannot be; `what` names it. */
+const char *glue_check_id(lua_State *L, int index, size_t *len);
+bool glue_read_id(lua_State *L, int index, const char **id); /* false: no such id can be */
+const char *glue_check_queue(lua_State *L, int index);       /* nil: NULL */
+const char *glue_check_text(lua_State *L, int index, const char *what); /* nil: NULL */
+lapse_ns glue_check_seconds(lua_State *L, int index, const char *what);
+lapse_ns glue_check_timeout(lua_State *L, int index);                   /* nil: LAPSE_FOREVER */
+lapse_ns glue_check_instant(lua_State *L, int index, const char *what); /* never 0 */
+int64_t glue_check_generation(lua_State *L, int index);                 /* nil: LAPSE_ANY */
+uint64_t glue_check_count(lua_State *L, int index, const char *what);
+void glue_check_callback(lua_State *L, int index);
+
+/* Raise unless every key of the table at `index` is one of `names`. */
+void glue_check_keys(lua_State *L, int index, const char *what, const char *const *names);
+
+void glue_push_seconds(lua_State *L, lapse_ns ns);
+void glue_push_info(lua_State *L, const lapse_info *info);
+
+/* Words for the values of an enum; the last one has no name. */
+typedef struct glue_name {
+    const char *name;
+    int value;
+} glue_name;
+extern const glue_name glue_states[];
+
+int glue_check_name(lua_State *L, int index, const char *what, const glue_name *names);
+
+#endif

@@ -1,0 +1,133 @@
+/* module.c - what require "lapse.core" returns.
+ *
+ * Makes tables and nothing else: no scheduler, no thread, no descriptor. The module is
+ * for lua/lapse/ only; users see what that makes of it.
+ *
+ *     methods    of schedulers; lua/lapse/init.lua adds those written in Lua
+ *     default    the same as functions, for the default scheduler of this Lua state
+ *     loop       begin, settle and what else lua/lapse/loop.lua needs
+ *     verdict    metatable of what retry and reject return
+ *     new, manual_clock, retry, reject, version, built_for */
+#include "glue.h"
+
+/* Set functions in the table at `table`. The upvalues lie from `upvalues` on; UP_DEFAULT
+ * stays nil unless the functions are for the default scheduler. */
+static void set_functions(lua_State *L, int table, const luaL_Reg *functions, int upvalues,
+                          bool by_default)
+{
+    for (const luaL_Reg *f = functions; f->name; f++) {
+        for (int i = 0; i < UP_COUNT - 1; i++)
+            lua_pushvalue(L, upvalues + i);
+        if (by_default)
+            lua_pushvalue(L, upvalues + UP_COUNT - 1);
+        else
+            lua_pushnil(L);
+        lua_pushcclosure(L, f->func, UP_COUNT);
+        lua_setfield(L, table, f->name);
+    }
+}
+
+static void push_metatable(lua_State *L, const char *name)
+{
+    lua_newtable(L);
+    lua_pushstring(L, name);
+    lua_setfield(L, -2, "__name");
+    lua_pushstring(L, name); /* Hidden from getmetatable. */
+    lua_setfield(L, -2, "__metatable");
+}
+
+static void push_upvalues(lua_State *L)
+{
+    push_metatable(L, "lapse.Scheduler");
+    push_metatable(L, "lapse.Order");
+    push_metatable(L, "lapse.Claim");
+    push_metatable(L, "lapse.Clock");
+    lua_newtable(L); /* Verdicts are told by their metatable. */
+    lua_pushcfunction(L, glue_offer);
+    lua_newtable(L); /* Where the default scheduler will be. */
+}
+
+/* A new table in the module under `name`; its index. */
+static int add_table(lua_State *L, int module, const char *name)
+{
+    lua_newtable(L);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, module, name);
+    return lua_gettop(L);
+}
+
+static void set_index(lua_State *L, int metatable, int methods)
+{
+    lua_pushvalue(L, methods);
+    lua_setfield(L, metatable, "__index");
+}
+
+static void add_schedulers(lua_State *L, int module, int up)
+{
+    int methods = add_table(L, module, "methods");
+    set_functions(L, methods, glue_scheduler_methods, up, false);
+    set_functions(L, methods, glue_schedule_methods, up, false);
+    set_functions(L, methods, glue_look_methods, up, false);
+    set_functions(L, methods, glue_pull_methods, up, false);
+    set_index(L, up + UP_SCHEDULER - 1, methods);
+    set_functions(L, up + UP_SCHEDULER - 1, glue_scheduler_meta, up, false);
+    int by_default = add_table(L, module, "default");
+    set_functions(L, by_default, glue_default_functions, up, true);
+    set_functions(L, by_default, glue_default_schedule_functions, up, true);
+    set_functions(L, by_default, glue_default_look_functions, up, true);
+    int loop = add_table(L, module, "loop");
+    set_functions(L, loop, glue_pass_methods, up, false);
+    set_functions(L, loop, glue_run_methods, up, false);
+}
+
+/* Orders have fields and, if taken, methods. */
+static void add_orders(lua_State *L, int metatable, const luaL_Reg *meta, const luaL_Reg *methods,
+                       int up)
+{
+    lua_newtable(L);
+    glue_add_order_fields(L);
+    if (methods)
+        set_functions(L, lua_gettop(L), methods, up, false);
+    lua_pushcclosure(L, glue_order_index, 1);
+    lua_setfield(L, metatable, "__index");
+    set_functions(L, metatable, meta, up, false);
+}
+
+static void add_clocks(lua_State *L, int metatable, int up)
+{
+    lua_newtable(L);
+    set_functions(L, lua_gettop(L), glue_clock_methods, up, false);
+    lua_setfield(L, metatable, "__index");
+    set_functions(L, metatable, glue_clock_meta, up, false);
+}
+
+static void set_text(lua_State *L, int module, const char *name, const char *text)
+{
+    lua_pushstring(L, text);
+    lua_setfield(L, module, name);
+}
+
+__attribute__((visibility("default"))) int luaopen_lapse_core(lua_State *L);
+
+int luaopen_lapse_core(lua_State *L)
+{
+    glue_check_version(L);
+    luaL_checkstack(L, 3 * UP_COUNT, "lapse.core");
+    lua_newtable(L);
+    int module = lua_gettop(L), up = module + 1;
+    push_upvalues(L);
+    add_schedulers(L, module, up);
+    add_orders(L, up + UP_ORDER - 1, glue_order_meta, NULL, up);
+    add_orders(L, up + UP_CLAIM - 1, glue_claim_meta, glue_claim_methods, up);
+    add_clocks(L, up + UP_CLOCK - 1, up);
+    set_functions(L, module, glue_scheduler_functions, up, false);
+    set_functions(L, module, glue_order_functions, up, false);
+    set_functions(L, module, glue_clock_functions, up, false);
+    lua_pushvalue(L, up + UP_VERDICT - 1);
+    lua_setfield(L, module, "verdict");
+    set_text(L, module, "version", lapse_version());
+    /* lua/lapse/init.lua looks for this text in a file that does not load. */
+    set_text(L, module, "built_for", "lapse.core built for " GLUE_BUILT_FOR);
+    lua_settop(L, module);
+    return 1;
+}

@@ -1,0 +1,401 @@
+/* order.c - orders as Lua sees them, from the claim to the settlement.
+ *
+ * An order is a userdata that holds a copy of everything: it stays readable after it was
+ * settled. One that a callback is shown is settled by the loop in Lua; one that was taken
+ * is `held` until one of its methods settles it, and given back if it is forgotten. */
+#include "glue.h"
+
+#include <string.h>
+
+typedef struct order {
+    lapse_order view; /* its pointers lead into `bytes` */
+    bool held;        /* taken and not settled: its own table is the scheduler's */
+    char bytes[];     /* id, NUL, queue, NUL, payload */
+} order;
+
+/* -- Make -- */
+
+static char *put_bytes(char *to, const void *from, size_t len)
+{
+    if (len)
+        memcpy(to, from, len);
+    return to + len;
+}
+
+static void copy_order(order *o, const lapse_order *from, size_t queue_len)
+{
+    char *queue = put_bytes(o->bytes, from->id, from->id_len + 1);
+    char *payload = put_bytes(queue, from->queue, queue_len + 1);
+    put_bytes(payload, from->payload, from->payload_len);
+    o->view = *from;
+    o->view.id = o->bytes;
+    o->view.queue = queue;
+    o->view.payload = from->payload ? payload : NULL;
+    o->held = false;
+}
+
+/* Push an order with the metatable at `meta`; a taken one with the table at `own`. */
+static void push_order(lua_State *L, const lapse_order *from, int meta, int own)
+{
+    size_t queue_len = strlen(from->queue);
+    size_t size = sizeof(order) + from->id_len + queue_len + 2 + from->payload_len;
+    order *o = glue_new_object(L, size, own ? 1 : 0);
+    copy_order(o, from, queue_len);
+    if (own) {
+        lua_pushvalue(L, own);
+        glue_set_own(L, -2);
+    }
+    lua_pushvalue(L, meta);
+    lua_setmetatable(L, -2);
+    o->held = own != 0;
+}
+
+/* (scheduler, metatable, whether taken) -> order, or callback, id, order. Turns what the
+ * scheduler offers into Lua values, in a protected call. */
+int glue_offer(lua_State *L)
+{
+    const scheduler *s = lua_touserdata(L, 1);
+    const lapse_order *from = s->offered;
+    uint32_t number = s->offered_arg ? slots_number(s->offered_arg) : 0;
+    bool taken = lua_toboolean(L, 3);
+    glue_get_own(L, 1);
+    if (taken) {
+        push_order(L, from, 2, 4);
+        return 1;
+    }
+    lua_rawgeti(L, 4, (int)number);
+    lua_pushlstring(L, from->id, from->id_len);
+    push_order(L, from, 2, 0);
+    return 3;
+}
+
+/* Prepare the protected call, before the claim: this may raise. */
+static void prepare_offer(lua_State *L, int metatable, bool taken)
+{
+    lua_pushvalue(L, lua_upvalueindex(UP_OFFER));
+    lua_pushvalue(L, 1);
+    lua_pushvalue(L, lua_upvalueindex(metatable));
+    lua_pushboolean(L, taken);
+}
+
+/* Make it. Without memory for the Lua values the order is pending again. */
+static int offer(lua_State *L, scheduler *s, const lapse_order *from, void *arg, int results)
+{
+    int64_t fence = from->fence;
+    s->offered = from;
+    s->offered_arg = arg;
+    if (lua_pcall(L, 3, results, 0) == 0)
+        return LAPSE_OK;
+    lapse_settle(s->lapse, fence, LAPSE_GIVE_BACK, 0, NULL);
+    return LAPSE_ENOMEM;
+}
+
+/* -- Callbacks: begin and settle, for the loop in Lua -- */
+
+/* scheduler -> callback, id, order of the next one that the pass has; nil when none is
+ * due; nil, message, code. */
+static int begin(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    if (!s->lapse)
+        return glue_closed(L);
+    if (s->depth >= s->run_room)
+        return glue_misuse(L, "no pass has begun");
+    const lapse_order *next = NULL;
+    lapse_callback fn;
+    void *arg = NULL;
+    int found;
+    prepare_offer(L, UP_ORDER, false);
+    GLUE_CALL(L, s, found, lapse_begin(s->lapse, s->runs[s->depth].until, &next, &fn, &arg));
+    if (found < 0)
+        return glue_failure(L, found);
+    if (found == 0) {
+        lua_pushnil(L);
+        return 1;
+    }
+    s->runs[s->depth++].fence = next->fence; /* From here on close() is refused. */
+    if (offer(L, s, next, arg, 3) < 0) {
+        s->depth--;
+        return lua_error(L);
+    }
+    return 3;
+}
+
+/* scheduler, order, verdict, delay or nil, error or nil -> whether it still was held. */
+static int settle(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    if (!glue_is(L, 2, UP_ORDER))
+        glue_misuse(L, "an order is expected, got %s", luaL_typename(L, 2));
+    const order *o = lua_touserdata(L, 2);
+    lapse_verdict verdict = (lapse_verdict)luaL_checkinteger(L, 3);
+    lapse_ns delay = lua_isnoneornil(L, 4) ? -1 : glue_check_seconds(L, 4, "the delay");
+    const char *error = glue_check_text(L, 5, "the error");
+    uint32_t at = s->depth;
+    while (at > 0 && s->runs[at - 1].fence != o->view.fence)
+        at--;
+    if (at == 0) {
+        lua_pushboolean(L, false); /* A fork in the callback: the order is the parent's. */
+        return 1;
+    }
+    glue_unwind(s, at, LAPSE_FAIL, "its run was left unfinished");
+    s->depth = at - 1;
+    int code = lapse_settle(s->lapse, o->view.fence, verdict, delay, error);
+    slots_drain(L, &s->slots);
+    lua_pushboolean(L, code == LAPSE_OK);
+    return 1;
+}
+
+/* -- Pull: poll and take -- */
+
+static int hand_over(lua_State *L, scheduler *s, int found, const lapse_order *next)
+{
+    if (found <= 0)
+        return glue_failure(L, found == 0 ? LAPSE_ETIMEOUT : found);
+    if (offer(L, s, next, NULL, 1) < 0)
+        return lua_error(L);
+    return 1;
+}
+
+static int poll(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    const char *queue = glue_check_queue(L, 2);
+    if (!s->lapse)
+        return glue_closed(L);
+    const lapse_order *next = NULL;
+    int found;
+    prepare_offer(L, UP_CLAIM, true);
+    GLUE_CALL(L, s, found, lapse_poll(s->lapse, queue, &next));
+    if (found == 0) {
+        lua_pushnil(L);
+        return 1;
+    }
+    return hand_over(L, s, found, next);
+}
+
+static int take(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    const char *queue = glue_check_queue(L, 2);
+    lapse_ns timeout = glue_check_timeout(L, 3), start = glue_real_now();
+    lua_settop(L, 3);
+    if (!s->lapse)
+        return glue_closed(L);
+    const lapse_order *next = NULL;
+    int found;
+    for (;;) {
+        prepare_offer(L, UP_CLAIM, true);
+        GLUE_CALL(L, s, found, lapse_take(s->lapse, queue, glue_left(timeout, start), &next));
+        if (found != LAPSE_EINTR)
+            break;
+        lua_settop(L, 3);
+        glue_after_signal(L);
+    }
+    if (found == 0)
+        return glue_condition(L, LAPSE_ETIMEOUT, lapse_strerror(LAPSE_ETIMEOUT));
+    return hand_over(L, s, found, next);
+}
+
+/* -- Settle what was taken -- */
+
+static order *check_claim(lua_State *L)
+{
+    if (!glue_is(L, 1, UP_CLAIM))
+        glue_misuse(L, "call it with a colon, on an order that was taken");
+    return lua_touserdata(L, 1);
+}
+
+/* Put the scheduler of the claim at index 1. */
+static scheduler *scheduler_of(lua_State *L)
+{
+    lua_settop(L, 3);
+    glue_get_own(L, 1);
+    lua_rawgeti(L, -1, OWN_SCHEDULER);
+    lua_replace(L, 1);
+    lua_pop(L, 1);
+    return lua_touserdata(L, 1);
+}
+
+static int end_claim(lua_State *L, lapse_verdict verdict, lapse_ns delay, const char *error)
+{
+    order *o = check_claim(L);
+    if (!o->held)
+        return glue_condition(L, LAPSE_ESTALE, "the order was settled already");
+    int64_t fence = o->view.fence;
+    lua_pushvalue(L, 1); /* The order stays reachable below its scheduler. */
+    lua_insert(L, 2);
+    scheduler *s = scheduler_of(L);
+    if (!s->lapse)
+        return glue_closed(L);
+    o->held = false;
+    int code;
+    GLUE_CALL(L, s, code, lapse_settle(s->lapse, fence, verdict, delay, error));
+    slots_drain(L, &s->slots);
+    if (code < 0)
+        return glue_failure(L, code);
+    lua_pushboolean(L, true);
+    return 1;
+}
+
+static int claim_done(lua_State *L)
+{
+    return end_claim(L, LAPSE_DONE, 0, NULL);
+}
+
+static int claim_retry(lua_State *L)
+{
+    lapse_ns delay = lua_isnoneornil(L, 2) ? -1 : glue_check_seconds(L, 2, "the delay");
+    return end_claim(L, LAPSE_RETRY, delay, NULL);
+}
+
+static int claim_reject(lua_State *L)
+{
+    return end_claim(L, LAPSE_REJECT, 0, glue_check_text(L, 2, "the reason"));
+}
+
+static int claim_give_back(lua_State *L)
+{
+    return end_claim(L, LAPSE_GIVE_BACK, 0, NULL);
+}
+
+/* Nobody can settle it any more. Allocates nothing, calls nothing in Lua. */
+static int collect_claim(lua_State *L)
+{
+    order *o = lua_touserdata(L, 1);
+    if (!o->held)
+        return 0;
+    o->held = false;
+    scheduler *s = scheduler_of(L);
+    if (s && s->lapse)
+        lapse_settle(s->lapse, o->view.fence, LAPSE_GIVE_BACK, 0, NULL);
+    return 0;
+}
+
+/* -- Verdicts -- */
+
+static int push_verdict(lua_State *L, lapse_verdict verdict, const char *field, int value)
+{
+    lua_createtable(L, 0, 2);
+    lua_pushinteger(L, verdict);
+    lua_setfield(L, -2, "verdict");
+    lua_pushvalue(L, value);
+    lua_setfield(L, -2, field);
+    lua_pushvalue(L, lua_upvalueindex(UP_VERDICT));
+    lua_setmetatable(L, -2);
+    return 1;
+}
+
+static int retry(lua_State *L)
+{
+    lua_settop(L, 1);
+    if (!lua_isnil(L, 1))
+        glue_check_seconds(L, 1, "the delay");
+    return push_verdict(L, LAPSE_RETRY, "delay", 1);
+}
+
+static int reject(lua_State *L)
+{
+    lua_settop(L, 1);
+    glue_check_text(L, 1, "the reason");
+    return push_verdict(L, LAPSE_REJECT, "reason", 1);
+}
+
+/* -- Look -- */
+
+enum { ID = 1, QUEUE, PAYLOAD, DUE, LATE, FENCE, GENERATION, ATTEMPT };
+
+static const glue_name fields[] = {
+    {"id", ID},     {"queue", QUEUE}, {"payload", PAYLOAD},       {"due", DUE},
+    {"late", LATE}, {"fence", FENCE}, {"generation", GENERATION}, {"attempt", ATTEMPT},
+    {NULL, 0},
+};
+
+void glue_add_order_fields(lua_State *L)
+{
+    for (const glue_name *f = fields; f->name; f++) {
+        lua_pushinteger(L, f->value);
+        lua_setfield(L, -2, f->name);
+    }
+}
+
+static void push_field(lua_State *L, const lapse_order *view, int field)
+{
+    switch (field) {
+    case ID:
+        lua_pushlstring(L, view->id, view->id_len);
+        return;
+    case QUEUE:
+        lua_pushstring(L, view->queue);
+        return;
+    case PAYLOAD:
+        if (view->payload)
+            lua_pushlstring(L, view->payload, view->payload_len);
+        else
+            lua_pushnil(L);
+        return;
+    case DUE:
+        glue_push_seconds(L, view->due);
+        return;
+    case LATE:
+        glue_push_seconds(L, view->late);
+        return;
+    case FENCE:
+        glue_push_int64(L, view->fence);
+        return;
+    case GENERATION:
+        glue_push_int64(L, view->generation);
+        return;
+    default:
+        lua_pushinteger(L, view->attempt);
+    }
+}
+
+int glue_order_index(lua_State *L)
+{
+    const order *o = lua_touserdata(L, 1);
+    lua_settop(L, 2);
+    lua_rawget(L, lua_upvalueindex(1));
+    if (o && lua_type(L, -1) == LUA_TNUMBER)
+        push_field(L, &o->view, (int)lua_tointeger(L, -1));
+    return 1;
+}
+
+static int read_only(lua_State *L)
+{
+    return luaL_error(L, "an order cannot be written to");
+}
+
+static int to_string(lua_State *L)
+{
+    const order *o = lua_touserdata(L, 1);
+    lua_pushlstring(L, o->view.id, o->view.id_len);
+    return 1;
+}
+
+/* -- Tables -- */
+
+const luaL_Reg glue_order_functions[] = {{"retry", retry}, {"reject", reject}, {NULL, NULL}};
+
+const luaL_Reg glue_run_methods[] = {{"begin", begin}, {"settle", settle}, {NULL, NULL}};
+
+const luaL_Reg glue_pull_methods[] = {{"poll", poll}, {"take", take}, {NULL, NULL}};
+
+const luaL_Reg glue_order_meta[] = {
+    {"__newindex", read_only},
+    {"__tostring", to_string},
+    {NULL, NULL},
+};
+
+const luaL_Reg glue_claim_meta[] = {
+    {"__newindex", read_only},
+    {"__tostring", to_string},
+    {"__gc", collect_claim},
+    {"__close", collect_claim},
+    {NULL, NULL},
+};
+
+const luaL_Reg glue_claim_methods[] = {
+    {"done", claim_done},           {"retry", claim_retry}, {"reject", claim_reject},
+    {"give_back", claim_give_back}, {NULL, NULL},
+};

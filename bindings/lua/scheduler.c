@@ -1,0 +1,392 @@
+/* scheduler.c - the scheduler object, from lapse.new to close, and what a loop needs of it.
+ *
+ * Index 1 is the scheduler in every call. Its own table holds the callbacks (slots.c),
+ * itself for the orders that refer to it, and on_error. Orders are none of its business. */
+#include "glue.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+/* -- Which scheduler -- */
+
+static void insert_default(lua_State *L)
+{
+    glue_push_default(L);
+    lua_insert(L, 1);
+}
+
+scheduler *glue_self(lua_State *L)
+{
+    if (lua_istable(L, lua_upvalueindex(UP_DEFAULT)))
+        insert_default(L);
+    if (!glue_is(L, 1, UP_SCHEDULER))
+        glue_misuse(L, "call it with a colon, on a scheduler; got %s", luaL_typename(L, 1));
+    return lua_touserdata(L, 1);
+}
+
+bool glue_revive(lua_State *L, scheduler *s)
+{
+    if (lapse_after_fork(s->lapse) < 0)
+        return false;
+    slots_forget(L, &s->slots);
+    s->depth = 0;
+    return true;
+}
+
+/* -- Time limits -- */
+
+lapse_ns glue_real_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return LAPSE_SECONDS(now.tv_sec) + now.tv_nsec;
+}
+
+lapse_ns glue_left(lapse_ns timeout, lapse_ns start)
+{
+    if (timeout == LAPSE_FOREVER)
+        return timeout;
+    lapse_ns spent = glue_real_now() - start;
+    return spent < timeout ? timeout - spent : 0;
+}
+
+static int nothing(lua_State *L)
+{
+    (void)L;
+    return 0;
+}
+
+/* The interpreter's signal handler sets a hook, which runs with the next call. */
+void glue_after_signal(lua_State *L)
+{
+    lua_pushcfunction(L, nothing);
+    lua_call(L, 0, 0);
+}
+
+/* -- Open -- */
+
+static const glue_name overflows[] = {
+    {"refuse", LAPSE_REFUSE},
+    {"dead_letter_oldest", LAPSE_DEAD_LETTER_OLDEST},
+    {NULL, 0},
+};
+
+/* Push a scheduler that is closed yet, whose finalizer can take it as it is. */
+static scheduler *push_scheduler(lua_State *L)
+{
+    scheduler *s = glue_new_object(L, sizeof *s, 1);
+    *s = (scheduler){.lapse = NULL};
+    lua_createtable(L, 0, 2);
+    lua_pushvalue(L, -2);
+    lua_rawseti(L, -2, OWN_SCHEDULER);
+    glue_set_own(L, -2);
+    lua_pushvalue(L, lua_upvalueindex(UP_SCHEDULER));
+    lua_setmetatable(L, -2);
+    return s;
+}
+
+/* The scheduler is on the stack top. */
+static int open_scheduler(scheduler *s, const char *url, lapse_options *options)
+{
+    options->release = slots_release;
+    return lapse_open(url, options, &s->lapse);
+}
+
+/* Push the field `name` of the options; false for nil. */
+static bool push_option(lua_State *L, const char *name)
+{
+    lua_getfield(L, 1, name);
+    return !lua_isnil(L, -1);
+}
+
+/* Read the table at index 1 into the options and the scheduler at index 2. */
+static const char *read_options(lua_State *L, lapse_options *options, scheduler *s)
+{
+    static const char *const names[] = {"url",  "clock",    "max_pending", "overflow",
+                                        "keep", "max_dead", "on_error",    NULL};
+    glue_check_keys(L, 1, "the options table", names);
+    if (push_option(L, "on_error")) {
+        glue_check_callback(L, -1);
+        glue_get_own(L, 2);
+        lua_insert(L, -2);
+        lua_rawseti(L, -2, OWN_ON_ERROR);
+    }
+    if (push_option(L, "max_pending"))
+        options->max_pending = glue_check_count(L, -1, "max_pending");
+    if (push_option(L, "max_dead"))
+        options->max_dead = glue_check_count(L, -1, "max_dead");
+    if (push_option(L, "overflow"))
+        options->overflow = (lapse_overflow)glue_check_name(L, -1, "overflow", overflows);
+    if (push_option(L, "keep"))
+        options->keep = glue_check_seconds(L, -1, "keep");
+    if (push_option(L, "clock")) {
+        s->clock = glue_clock_share(L, lua_gettop(L));
+        options->clock = glue_clock_of(s->clock);
+    }
+    lua_settop(L, 2);
+    lua_getfield(L, 1, "url"); /* Stays on the stack for as long as it is read. */
+    return glue_check_text(L, 3, "the url");
+}
+
+static int new_scheduler(lua_State *L)
+{
+    lua_settop(L, 1);
+    scheduler *s = push_scheduler(L);
+    lapse_options options = {.clock = NULL};
+    const char *url = lua_istable(L, 1) ? read_options(L, &options, s)
+                                        : glue_check_text(L, 1, "the url, or an options table,");
+    int code = open_scheduler(s, url, &options);
+    if (code < 0)
+        return glue_failure(L, code);
+    lua_settop(L, 2);
+    return 1;
+}
+
+/* The default scheduler of this Lua state lives in the module's UP_DEFAULT table. */
+void glue_push_default(lua_State *L)
+{
+    lua_rawgeti(L, lua_upvalueindex(UP_DEFAULT), 1);
+    if (!lua_isnil(L, -1))
+        return;
+    lua_pop(L, 1);
+    scheduler *s = push_scheduler(L);
+    lapse_options options = {.clock = NULL};
+    int code = open_scheduler(s, NULL, &options);
+    if (code < 0)
+        glue_misuse(L, "the default scheduler does not open: %s", lapse_error_detail());
+    lua_pushvalue(L, -1);
+    lua_rawseti(L, lua_upvalueindex(UP_DEFAULT), 1);
+}
+
+static int default_scheduler(lua_State *L)
+{
+    glue_push_default(L);
+    return 1;
+}
+
+/* -- Close -- */
+
+void glue_unwind(scheduler *s, uint32_t depth, lapse_verdict verdict, const char *why)
+{
+    while (s->depth > depth)
+        lapse_settle(s->lapse, s->runs[--s->depth].fence, verdict, 0, why);
+}
+
+/* After lapse_close: what the binding holds itself. */
+static void forget(lua_State *L, scheduler *s)
+{
+    s->lapse = NULL;
+    slots_forget(L, &s->slots);
+    slots_close(&s->slots);
+    free(s->runs);
+    s->runs = NULL;
+    s->depth = s->run_room = 0;
+    glue_clock_leave(s->clock);
+    s->clock = NULL;
+}
+
+static int close_scheduler(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    lapse_ns timeout = lua_isnoneornil(L, 2) ? 0 : glue_check_timeout(L, 2);
+    if (s->lapse) {
+        int code = lapse_close(s->lapse, timeout);
+        if (code < 0)
+            return glue_failure(L, code);
+        forget(L, s);
+    }
+    lua_pushboolean(L, true);
+    return 1;
+}
+
+/* Also in lua_close: runs nothing in Lua. What was claimed and not settled, even by a
+ * callback that ended the program, is given back. */
+static int collect(lua_State *L)
+{
+    scheduler *s = lua_touserdata(L, 1);
+    if (s->lapse) {
+        glue_unwind(s, 0, LAPSE_GIVE_BACK, NULL);
+        lapse_close(s->lapse, 0);
+    }
+    forget(L, s);
+    return 0;
+}
+
+static int leave_scope(lua_State *L)
+{
+    lua_settop(L, 1); /* The error that ends the scope is no timeout. */
+    return close_scheduler(L);
+}
+
+static int stop(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    if (!s->lapse)
+        return glue_closed(L);
+    int code;
+    GLUE_CALL(L, s, code, lapse_stop(s->lapse));
+    if (code < 0)
+        return glue_failure(L, code);
+    lua_pushboolean(L, true);
+    return 1;
+}
+
+/* -- The host's loop -- */
+
+static int fd(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    if (!s->lapse)
+        return glue_closed(L);
+    int number;
+    GLUE_CALL(L, s, number, lapse_fd(s->lapse));
+    if (number < 0)
+        return glue_failure(L, number);
+    lua_pushinteger(L, number);
+    return 1;
+}
+
+static int next_due(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    if (!s->lapse)
+        return glue_closed(L);
+    lapse_ns left;
+    GLUE_CALL(L, s, left, lapse_timeout(s->lapse));
+    if (left < 0)
+        return glue_failure(L, left);
+    if (left == LAPSE_FOREVER)
+        lua_pushnil(L);
+    else
+        glue_push_seconds(L, left);
+    return 1;
+}
+
+static int now(lua_State *L)
+{
+    const scheduler *s = glue_self(L);
+    if (!s->lapse)
+        return glue_closed(L);
+    glue_push_seconds(L, lapse_now(s->lapse));
+    return 1;
+}
+
+static int events(lua_State *L)
+{
+    glue_self(L);
+    lua_pushliteral(L, "r");
+    return 1;
+}
+
+static int on_error(lua_State *L)
+{
+    glue_self(L);
+    lua_settop(L, 2);
+    if (!lua_isnil(L, 2))
+        glue_check_callback(L, 2);
+    glue_get_own(L, 1);
+    lua_pushvalue(L, 2);
+    lua_rawseti(L, -2, OWN_ON_ERROR);
+    return 0;
+}
+
+/* -- For the loop in Lua -- */
+
+/* Begin a pass: what is due by now. Returns the depth it runs at. */
+static int begin_pass(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    if (!s->lapse)
+        return glue_closed(L);
+    if (s->depth == s->run_room) {
+        uint32_t room = s->run_room ? 2 * s->run_room : 4;
+        run *more = realloc(s->runs, room * sizeof *more);
+        if (!more)
+            return glue_no_memory(L);
+        s->runs = more;
+        s->run_room = room;
+    }
+    s->runs[s->depth].until = lapse_now(s->lapse);
+    glue_push_int64(L, s->depth);
+    return 1;
+}
+
+/* A pass that began at this depth was left by an error. */
+static int abandon_pass(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    uint32_t depth = (uint32_t)luaL_checkinteger(L, 2);
+    if (s->lapse)
+        glue_unwind(s, depth, LAPSE_FAIL, "the run loop was interrupted");
+    slots_drain(L, &s->slots);
+    return 0;
+}
+
+/* Wait until something is due: true; nil, message, code. */
+static int wait_due(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    if (!s->lapse)
+        return glue_closed(L);
+    int code;
+    GLUE_CALL(L, s, code, lapse_wait(s->lapse, LAPSE_FOREVER));
+    if (code < 0 && code != LAPSE_EINTR) /* The interpreter looks at its signals in Lua. */
+        return glue_failure(L, code);
+    lua_pushboolean(L, true);
+    return 1;
+}
+
+static int error_handler(lua_State *L)
+{
+    glue_self(L);
+    glue_get_own(L, 1);
+    lua_rawgeti(L, -1, OWN_ON_ERROR);
+    return 1;
+}
+
+static int to_string(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    lua_pushfstring(L, "lapse.Scheduler (%s): %p", s->lapse ? "open" : "closed", (void *)s);
+    return 1;
+}
+
+/* -- Tables -- */
+
+const luaL_Reg glue_scheduler_functions[] = {
+    {"new", new_scheduler},
+    {NULL, NULL},
+};
+
+const luaL_Reg glue_default_functions[] = {
+    {"default", default_scheduler}, {"fd", fd},     {"next", next_due}, {"now", now},
+    {"on_error", on_error},         {"stop", stop}, {NULL, NULL},
+};
+
+const luaL_Reg glue_scheduler_methods[] = {
+    {"fd", fd},
+    {"next", next_due},
+    {"now", now},
+    {"pollfd", fd},
+    {"events", events},
+    {"timeout", next_due},
+    {"on_error", on_error},
+    {"stop", stop},
+    {"close", close_scheduler},
+    {NULL, NULL},
+};
+
+const luaL_Reg glue_pass_methods[] = {
+    {"begin_pass", begin_pass},
+    {"abandon_pass", abandon_pass},
+    {"wait", wait_due},
+    {"error_handler", error_handler},
+    {NULL, NULL},
+};
+
+const luaL_Reg glue_scheduler_meta[] = {
+    {"__gc", collect},
+    {"__close", leave_scope},
+    {"__tostring", to_string},
+    {NULL, NULL},
+};

@@ -1,0 +1,327 @@
+-- lapse - run a callback when an order's time is up, unless it was cancelled.
+--
+--     local lapse = require "lapse"
+--     lapse.schedule("OID00000010", 30 * 60, close_unpaid)   -- order created
+--     lapse.cancel("OID00000010")                            -- order paid
+--     lapse.run()
+--
+-- What holds for every function:
+--
+-- Units       Every time is a number of seconds, whole or not. Delays count from the call,
+--             on a clock that the machine's sleep moves and its wall clock does not. Below
+--             0 means 0; rounding is up: nothing is early. Instants (`at`, `due`) are
+--             seconds since 1970-01-01 UTC.
+-- Ids         Strings of 1 to 255 bytes without NUL, compared byte for byte.
+-- Errors      A wrong argument raises: another type than asked for (also a number as an
+--             id, or a string as a delay), an id that cannot be, a time that is NaN,
+--             infinite or more than 100 years away. What the world can do to a correct
+--             call is answered by nil, a message and a code: "Exists", "Full", "Closed",
+--             "Timeout", "Unknown", "Stale", "InCallback", "BadUrl", "NoStore",
+--             "Unsupported", "NoMemory", "System". Nothing was changed then.
+-- Callbacks   are called as callback(order_id, order) by run and step only, on the thread
+--             that called these, each in a coroutine of its own. Returning means done.
+--             `return lapse.retry(delay)` asks for another attempt, `return
+--             lapse.reject(reason)` makes it a dead letter. An error goes to on_error, and
+--             the order is done. A callback must not yield: that is such an error too.
+--             Everything here may be called in a callback, but close of its own scheduler.
+-- Fork        In a child process a scheduler is empty and works; the orders stay the
+--             parent's.
+--
+-- The functions of the module itself use one scheduler of this Lua state, made when first
+-- needed, which keeps its orders in memory.
+
+-- -- The C module -------------------------------------------------------------------------
+
+local BUILT_FOR = "lapse%.core built for ([%w%. ]+)"
+
+local function this_lua()
+    local jit = rawget(_G, "jit")
+    return jit and jit.version or _VERSION
+end
+
+-- Where require would find the C module; package.searchpath is not in Lua 5.1.
+local function find_core()
+    for template in package.cpath:gmatch "[^;]+" do
+        local path = template:gsub("%?", "lapse/core")
+        local file = io and io.open(path, "rb")
+        if file then
+            return path, file
+        end
+    end
+end
+
+-- Which Lua the C module on the path was built for, if that is not this one.
+local function explain()
+    local path, file = find_core()
+    if not path then
+        return nil
+    end
+    local built_for = file:read("*a"):match(BUILT_FOR)
+    file:close()
+    if built_for and not (built_for .. " "):find(_VERSION .. " ", 1, true) then
+        return ("lapse: %s is built for %s, but this is %s: put the folder of the build for %s "
+            .. "first in package.cpath"):format(path, built_for, this_lua(), _VERSION)
+    end
+end
+
+local function load_core()
+    local fine, core = pcall(require, "lapse.core")
+    if not fine then
+        error(explain() or core, 0)
+    end
+    return core
+end
+
+local core = load_core()
+local loop = require "lapse.loop"
+
+-- -- Types ----------------------------------------------------------------------------------
+
+---An order as its callback or taker sees it. Read-only; readable also after it was settled.
+---tostring() gives the id.
+---@class lapse.Order
+---@field id string
+---@field queue string "" unless another was given
+---@field payload string? opaque bytes, as they were given
+---@field attempt integer 1 on the first delivery
+---@field due number instant it was due
+---@field late number seconds after `due` that it started; never negative
+---@field fence integer grows with every claim of the id: `UPDATE ... WHERE fence < ?`
+---@field generation integer what schedule returned for it
+
+---An order that was taken. It is held until one of its methods settles it; one that is
+---forgotten is pending again when it is collected, or at its `<close>` in Lua 5.4. The
+---methods return true; or nil, message, "Stale" when it is not held any more.
+---@class lapse.Claim : lapse.Order
+---@field done fun(self): true? finished
+---@field retry fun(self, delay: number?): true? again after `delay`, or the policy's back-off
+---@field reject fun(self, reason: string?): true? to the dead letters
+---@field give_back fun(self): true? not tried: pending again, the attempt does not count
+
+---What get and each tell about an order.
+---@class lapse.Info
+---@field id string
+---@field queue string
+---@field state "pending"|"running"|"done"|"dead"
+---@field payload string?
+---@field due number instant
+---@field remaining number seconds until it is due; 0 when due, running or ended
+---@field ended number? instant it was done or died
+---@field generation integer
+---@field attempt integer deliveries so far
+---@field reason ("failed"|"rejected"|"expired"|"maxlen"|"lost")? why it is a dead letter
+---@field error string? last error of a dead letter
+
+---An order in full, for put and schedule_many.
+---@class lapse.Spec
+---@field id string
+---@field delay number? seconds from now; 0 when neither this nor `at` is given
+---@field at number? instant, instead of `delay`
+---@field callback lapse.Callback? without one the order is for take and poll
+---@field queue string? at most 255 bytes without NUL; "" by default
+---@field payload string? at most 16 MiB
+---@field replace boolean? a pending order of this id gives way: its callback never starts
+
+---What a callback returns to be run again, or to become a dead letter.
+---@class lapse.Verdict
+
+---@alias lapse.Callback fun(order_id: string, order: lapse.Order): lapse.Verdict?
+---@alias lapse.Fate "running"|"done"|"unknown"
+---@alias lapse.OnError fun(order: lapse.Order, err: any, traceback: string?)
+
+---@class lapse.Options
+---@field url string? "memory:" by default; "memory:?engine=heap", "memory:?tick=10ms", ...
+---@field clock lapse.Clock? instead of the real one
+---@field max_pending integer? pending and running orders at most; 0, the default: no limit
+---@field overflow ("refuse"|"dead_letter_oldest")? what happens beyond it
+---@field keep number? seconds that cancel and get remember a finished order; 0 by default
+---@field max_dead integer? dead letters kept; 10 000 by default
+---@field on_error lapse.OnError?
+
+---A clock that stands still until it is advanced: for tests with invented time.
+---@class lapse.Clock
+---@field advance fun(self, seconds: number): lapse.Clock move it and its wall clock forward
+---@field now fun(self): number its reading
+---@field set_wall fun(self, at: number): lapse.Clock step its wall clock to an instant
+
+---@alias lapse.Why lapse.Fate|string|nil
+
+-- luacheck: push no max line length
+---What the functions of the module do for the default scheduler these do for this one.
+---schedule_at takes an instant instead of a delay; put one order in full; schedule_many an
+---array of these, and answers with an array of generations or codes ("Exists", "BadId", ...)
+---and the number accepted: one bad order does not hold back the others. cancel_wait waits up
+---to `timeout` seconds, by default without a limit, for a callback that runs to return. take
+---waits likewise for an order without a callback that is due, of one queue or of any; poll
+---does not wait and answers nil when none is due. stats counts since the scheduler was
+---opened; its times are in seconds. close waits up to `timeout` seconds, 0 by default.
+---@class lapse.Scheduler
+---@field schedule fun(self, order_id: string, delay: number, callback: lapse.Callback): integer?, string?, string?
+---@field schedule_at fun(self, order_id: string, at: number, callback: lapse.Callback): integer?, string?, string?
+---@field schedule_many fun(self, orders: lapse.Spec[]): (integer|string)[]?, integer|string, string?
+---@field put fun(self, order: lapse.Spec): integer?, string?, string?
+---@field cancel fun(self, order_id: string, generation: integer?): boolean?, lapse.Why, string?
+---@field cancel_wait fun(self, order_id: string, timeout: number?, generation: integer?): boolean?, lapse.Why, string?
+---@field reschedule fun(self, order_id: string, delay: number, generation: integer?): boolean?, lapse.Why, string?
+---@field get fun(self, order_id: string): lapse.Info?, string?, string?
+---@field take fun(self, queue: string?, timeout: number?): lapse.Claim?, string?, string?
+---@field poll fun(self, queue: string?): lapse.Claim?, string?, string?
+---@field stats fun(self): table<string, number>?, string?, string?
+---@field on_error fun(self, handler: lapse.OnError?)
+---@field fd fun(self): integer?, string?, string?
+---@field next fun(self): number?, string?, string?
+---@field now fun(self): number?, string?, string?
+---@field stop fun(self): true?, string?, string?
+---@field close fun(self, timeout: number?): true?, string?, string?
+---@field pollfd fun(self): integer as fd, for cqueues
+---@field events fun(self): string "r", for cqueues
+---@field timeout fun(self): number? as next, for cqueues
+---@field package orders fun(self, state: string?): lapse.Info[]?, string?, string?
+-- luacheck: pop
+local Scheduler = core.methods
+
+-- -- Schedulers -------------------------------------------------------------------------------
+
+-- These raise at the place that called the caller.
+local function check_max(max)
+    if max == nil then
+        return math.huge
+    end
+    if type(max) ~= "number" or max ~= max or max < 0 then
+        error("lapse.step: max is a number of 0 or more, got " .. tostring(max), 3)
+    end
+    return max
+end
+
+local function check_scheduler(scheduler, name)
+    if type(scheduler) ~= "userdata" then
+        error(("lapse.%s: call it with a colon, on a scheduler; got %s"):format(name,
+            type(scheduler)), 3)
+    end
+end
+
+---Run the callbacks that are due now, in order of their time; never waits. What they
+---schedule with no delay runs in the next step.
+---@param max number? at most so many; no limit by default
+---@return integer? ran how many; nil, message, "Closed" after stop
+---@return string? message
+---@return string? code
+function Scheduler:step(max)
+    check_scheduler(self, "step")
+    max = check_max(max)
+    return loop.step(self, max)
+end
+
+---Run callbacks until stop; waits without using the CPU. With a manual clock use step:
+---nobody could advance the clock while this waits.
+---@return true? stopped or nil, message, code
+---@return string? message
+---@return string? code
+function Scheduler:run()
+    check_scheduler(self, "run")
+    return loop.run(self)
+end
+
+---Walk over the orders in one state, or over all, in no promised order: a snapshot of the
+---time of the call. After stop the pending ones are exactly those that did not run.
+---@param state ("pending"|"running"|"done"|"dead")?
+---@return fun(): lapse.Info? iterator
+function Scheduler:each(state)
+    check_scheduler(self, "each")
+    local orders, message = self:orders(state)
+    if not orders then
+        error("lapse.each: " .. message, 2)
+    end
+    local i = 0
+    return function()
+        i = i + 1
+        return orders[i]
+    end
+end
+
+-- -- The module -------------------------------------------------------------------------------
+
+local lapse = {}
+
+---The version of the library: major.minor.patch.
+---@type string
+lapse.version = core.version
+
+---Open a scheduler. It is closed by close, at its `<close>`, or when it is collected.
+---Orders that are still pending then do not run.
+---@type fun(url_or_options: string|lapse.Options|nil): lapse.Scheduler?, string?, string?
+lapse.new = core.new
+
+---Make a manual clock; its wall clock starts at 2026-01-01 00:00 UTC.
+---@type fun(start_seconds: number?): lapse.Clock
+lapse.manual_clock = core.manual_clock
+
+---For a callback to return (or raise): run this order again after `delay` seconds; without
+---one, after the policy's back-off.
+---@type fun(delay: number?): lapse.Verdict
+lapse.retry = core.retry
+
+---For a callback to return (or raise): this order is hopeless, a dead letter.
+---@type fun(reason: string?): lapse.Verdict
+lapse.reject = core.reject
+
+---Run `callback` when `delay` seconds have passed, unless the order is cancelled first.
+---Returns the order's generation, which grows with every order; or nil, message, code:
+---"Exists" (the pending order is untouched), "Full", "Closed", "NoMemory".
+---@type fun(order_id: string, delay: number, callback: lapse.Callback): integer?, string?, string?
+lapse.schedule = core.default.schedule
+
+---The order was paid. Returns true: its callback has not started and never will. Or false
+---and why not: "running" (no further attempt follows), "done" (within `keep`), "unknown".
+---With a generation only that one is cancelled.
+---@type fun(order_id: string, generation: integer?): boolean?, lapse.Why, string?
+lapse.cancel = core.default.cancel
+
+---Give a pending order a new delay from now; same callback and generation. Returns true; or
+---false and why not, as cancel, and nothing is changed.
+---@type fun(order_id: string, delay: number, generation: integer?): boolean?, lapse.Why, string?
+lapse.reschedule = core.default.reschedule
+
+---Look up an order; nil, message, "Unknown" if there is none.
+---@type fun(order_id: string): lapse.Info?, string?, string?
+lapse.get = core.default.get
+
+---The descriptor for a poll loop, the same one for life: readable while something is due.
+---Then call step. Never read or close it.
+---@type fun(): integer?, string?, string?
+lapse.fd = core.default.fd
+
+---Seconds until something is due, 0 when something is; nil when nothing is pending.
+---@type fun(): number?, string?, string?
+lapse.next = core.default.next
+
+---The reading of the clock that delays count on, in seconds: of the machine's time since it
+---was started, its sleep included, or of a manual clock. For measuring how long things take.
+---@type fun(): number?, string?, string?
+lapse.now = core.default.now
+
+---Nothing starts any more and schedule answers "Closed", for good; run returns. Allowed in
+---a callback.
+---@type fun(): true?, string?, string?
+lapse.stop = core.default.stop
+
+---Have errors of callbacks told to `handler(order, error, traceback)`, each once; nil: to
+---stderr, a line each.
+---@type fun(handler: lapse.OnError?)
+lapse.on_error = core.default.on_error
+
+---Run what is due now; see Scheduler:step.
+---@param max number?
+---@return integer?, string?, string?
+function lapse.step(max)
+    max = check_max(max)
+    return loop.step(core.default.default(), max)
+end
+
+---Run callbacks until lapse.stop(); see Scheduler:run.
+---@return true?, string?, string?
+function lapse.run()
+    return loop.run(core.default.default())
+end
+
+return lapse

@@ -1,0 +1,68 @@
+-- The examples run, twenty times faster than they do for people.
+
+local support = require "support"
+
+-- The root of the project, by where this file is.
+local ROOT = debug.getinfo(1, "S").source:match "^@(.*)tests/lua/[^/]*$"
+
+-- The lines of a timeline as {time, id, event}, and what stands below it.
+local function run(name)
+    local text, status = support.run_script(("dofile %q"):format(ROOT .. "examples/lua/" .. name),
+        "LAPSE_DEMO_SPEED=20")
+    assert.are.equal(0, status, text)
+    local lines, rest = {}, {}
+    for line in text:gmatch "[^\n]+" do
+        local time, id, event = line:match "^ *(%d+%.%d%d) s  (............) (........) "
+        if time then
+            lines[#lines + 1] = {
+                time = tonumber(time), id = id:match "^%S+", event = event:match "^(.-) *$",
+            }
+        else
+            rest[#rest + 1] = line
+        end
+    end
+    return lines, rest
+end
+
+describe("the example", function()
+    it("delay_queue.lua takes an order every three seconds", function()
+        local lines, rest = run "delay_queue.lua"
+        assert.are.same({}, rest)
+        assert.are.equal(5, #lines)
+        for i, line in ipairs(lines) do
+            assert.are.same({ ("OID%08d"):format(i), "taken" }, { line.id, line.event })
+            assert.is_true(line.time >= i * 0.15 - 0.005)
+        end
+    end)
+
+    it("timing_wheel.lua closes its order after five ticks of a second", function()
+        local lines = run "timing_wheel.lua"
+        local ticks = 0
+        for _, line in ipairs(lines) do
+            ticks = ticks + (line.event == "tick" and 1 or 0)
+        end
+        local last = lines[#lines]
+        assert.are.same({ "OID00000010", "closed" }, { last.id, last.event })
+        assert.is_true(last.time >= 0.245)
+        assert.is_true(ticks >= 4)
+    end)
+
+    it("shop.lua closes the orders that nobody paid in time, and only these", function()
+        local lines, rest = run "shop.lua"
+        assert.are.same({ "8 placed, 4 paid, 4 closed, stock 96/100" }, rest)
+        local ends, late = {}, {}
+        for _, line in ipairs(lines) do
+            if line.event == "paid" or line.event == "closed" then
+                assert.is_nil(ends[line.id])
+                ends[line.id] = line.event
+            elseif line.event == "too late" then
+                late[#late + 1] = line.id
+            end
+        end
+        assert.are.same({ "OID00000006" }, late)
+        local paid = { true, false, true, false, true, false, true, false }
+        for i, was_paid in ipairs(paid) do
+            assert.are.equal(was_paid and "paid" or "closed", ends[("OID%08d"):format(i)])
+        end
+    end)
+end)
