@@ -28,6 +28,15 @@ void lp_histogram_add(lp_histogram *h, lapse_ns value)
         h->max = value;
 }
 
+void lp_histogram_merge(lp_histogram *h, const lp_histogram *from)
+{
+    for (unsigned i = 0; i < LP_HISTOGRAM_BUCKETS; i++)
+        h->bucket[i] += from->bucket[i];
+    h->count += from->count;
+    if (from->max > h->max)
+        h->max = from->max;
+}
+
 lapse_ns lp_histogram_at(const lp_histogram *h, double share)
 {
     uint64_t need = (uint64_t)((double)h->count * share);

@@ -18,6 +18,9 @@ typedef struct lp_histogram {
 /* `value`: 0 or more. */
 void lp_histogram_add(lp_histogram *h, lapse_ns value);
 
+/* Add all of `from` to `h`. */
+void lp_histogram_merge(lp_histogram *h, const lp_histogram *from);
+
 /* The value below or at which `share` (0 to 1) of all lie; 0 when there is none. */
 lapse_ns lp_histogram_at(const lp_histogram *h, double share);
 

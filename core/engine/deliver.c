@@ -135,9 +135,7 @@ static void start(lapse *s, lp_claim *c, lp_side side, lapse_ns now)
     s->callbacks += c->runs_callback;
     s->totals.started++;
     c->queue->started++;
-    lp_histogram_add(&s->lateness, c->order.late);
-    if (c->queue->lateness)
-        lp_histogram_add(c->queue->lateness, c->order.late);
+    lp_histogram_add(c->queue->lateness ? c->queue->lateness : &s->lateness, c->order.late);
     hold(s, c);
     lp_watch_claim(s, c, now);
 }

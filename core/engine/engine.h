@@ -66,7 +66,7 @@ struct lapse {
     lapse_ns wall_read;
     uint64_t random;
     lp_totals totals;
-    lp_histogram lateness;
+    lp_histogram lateness; /* of orders whose queue has no histogram of its own */
     lp_clock_listener listener;
 };
 
@@ -92,7 +92,13 @@ typedef struct lp_task {
 void lp_ask(lapse *s, lp_task *t, lapse_ns now);
 
 /* Release and free what it left behind, and tell of a dead letter. Without the lock. */
-void lp_finish(lapse *s, lp_task *t);
+void lp_finish_rest(lapse *s, lp_task *t);
+
+static inline void lp_finish(lapse *s, lp_task *t)
+{
+    if (t->r.remains_count || t->r.died)
+        lp_finish_rest(s, t);
+}
 
 /* A copy of an order from the store's clock to UTC. Without the lock. */
 void lp_info_to_utc(lapse *s, lapse_info *info);

@@ -101,6 +101,16 @@ int64_t lapse_each(lapse *s, unsigned states, lapse_visitor visitor, void *arg)
     return shown;
 }
 
+/* How late orders of all queues started. Under the lock. */
+static void merge_lateness(lapse *s, lp_histogram *all)
+{
+    *all = s->lateness;
+    const lp_queue *q;
+    for (size_t n = 0; (q = s->store->ops->queue_at(s->store, n)); n++)
+        if (q->lateness)
+            lp_histogram_merge(all, q->lateness);
+}
+
 int lapse_statistics(lapse *s, lapse_stats *out)
 {
     if (!out)
@@ -112,6 +122,8 @@ int lapse_statistics(lapse *s, lapse_stats *out)
     s->store->ops->count(s->store, &now_in);
     lapse_ns now = lp_engine_now(s);
     const lp_totals *t = &s->totals;
+    lp_histogram lateness;
+    merge_lateness(s, &lateness);
     *out = (lapse_stats){
         .pending = now_in.pending,
         .running = now_in.running,
@@ -134,10 +146,10 @@ int lapse_statistics(lapse *s, lapse_stats *out)
         .rejected = t->rejected,
         .given_back = t->given_back,
         .stale = t->stale,
-        .late_p50 = lp_histogram_at(&s->lateness, 0.5),
-        .late_p99 = lp_histogram_at(&s->lateness, 0.99),
-        .late_p999 = lp_histogram_at(&s->lateness, 0.999),
-        .late_max = s->lateness.max,
+        .late_p50 = lp_histogram_at(&lateness, 0.5),
+        .late_p99 = lp_histogram_at(&lateness, 0.99),
+        .late_p999 = lp_histogram_at(&lateness, 0.999),
+        .late_max = lateness.max,
         .oldest_due = now_in.oldest_due < now ? now - now_in.oldest_due : 0,
         .bytes = now_in.bytes,
         .longest_move = now_in.moved,

@@ -43,7 +43,7 @@ static void finish(const lp_request *r)
     }
 }
 
-void lp_finish(lapse *s, lp_task *t)
+void lp_finish_rest(lapse *s, lp_task *t)
 {
     finish(&t->r);
     if (!t->r.died || t->r.info != &t->dead || !t->dead.id)
@@ -97,7 +97,8 @@ static int prepare(const lapse *s, const lapse_spec *spec, lapse_ns now, lp_requ
     r->spec = spec;
     r->id = spec->id;
     r->id_len = spec->id_len ? spec->id_len : id_length(spec->id);
-    int code = lapse_check_id(r->id, r->id_len);
+    bool plain = !spec->id_len && r->id_len > 0 && r->id_len <= LAPSE_ID_MAX;
+    int code = plain ? LAPSE_OK : lapse_check_id(r->id, r->id_len);
     if (code == LAPSE_OK)
         code = check_spec(spec);
     if (code == LAPSE_OK)
@@ -207,7 +208,7 @@ static void finish_batch(lapse *s, const lp_request *batch, size_t count)
     for (size_t i = 0; i < count; i++) {
         lp_task t;
         if (!batch[i].remains_count && !batch[i].died)
-            continue;
+            continue; /* Nearly always. */
         t.r = batch[i];
         if (t.r.died && t.r.info) {
             t.dead = *t.r.info;

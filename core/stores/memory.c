@@ -45,27 +45,39 @@ static void answer(memory *m, lp_request *r, uint64_t hash, lapse_ns now)
     }
 }
 
-/* Hashes first and loads what several schedules will look at, so that their cache misses
- * overlap. */
-static void execute(lp_store *store, lp_request *requests, size_t count, lapse_ns now)
+static uint64_t hash_of(const memory *m, const lp_request *r)
+{
+    return r->op == LP_SCHEDULE ? lp_hash(r->id, r->id_len, m->seed) : 0;
+}
+
+/* Of several, hashes first and loads what their schedules will look at, so that the cache
+ * misses overlap. */
+static void execute_batch(memory *m, lp_request *requests, size_t count, lapse_ns now)
 {
     enum { BATCH = 32 };
-    memory *m = (memory *)store;
     uint64_t hash[BATCH];
     for (size_t from = 0; from < count; from += BATCH) {
         size_t n = count - from < BATCH ? count - from : BATCH;
         for (size_t i = 0; i < n; i++) {
-            const lp_request *r = &requests[from + i];
-            hash[i] = r->op == LP_SCHEDULE ? lp_hash(r->id, r->id_len, m->seed) : 0;
-            if (n > 1 && hash[i])
-                lp_index_prefetch(&m->index, hash[i]);
+            hash[i] = hash_of(m, &requests[from + i]);
+            lp_index_prefetch(&m->index, hash[i]);
         }
         for (size_t i = 0; i < n; i++) {
-            uint64_t before = lp_memory_moved(m);
             answer(m, &requests[from + i], hash[i], now);
-            lp_memory_note_moved(m, before);
+            lp_memory_note_moved(m);
         }
     }
+}
+
+static void execute(lp_store *store, lp_request *requests, size_t count, lapse_ns now)
+{
+    memory *m = (memory *)store;
+    if (count > 1) {
+        execute_batch(m, requests, count, now);
+        return;
+    }
+    answer(m, requests, hash_of(m, requests), now);
+    lp_memory_note_moved(m);
 }
 
 static lp_queue *queue_by_name(lp_store *store, const char *name)

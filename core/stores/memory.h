@@ -103,6 +103,8 @@ typedef struct memory {
     lp_timer *timer[2];    /* by lp_side; LP_PULL is opened when first needed */
     uint64_t running[2];   /* by lp_side of the order */
     uint64_t called;       /* of these, claimed for a callback */
+    uint64_t assured[2];   /* inserts into the timers that cannot fail; above `running` */
+    uint64_t moved;        /* entries moved in all structures, as of the last look */
     lapse_ns expired_to;   /* the latest time that due orders were taken out for */
     uint32_t ready[READY]; /* due orders with a callback; LP_NONE where withdrawn */
     unsigned ready_at, ready_end;
@@ -169,6 +171,8 @@ static inline lapse_ns lp_memory_due(const order *o)
 char *lp_memory_id(order *o);
 uint64_t lp_memory_hash(const memory *m, order *o);
 uint32_t lp_memory_find(const memory *m, uint64_t hash, const char *id, size_t len);
+uint32_t lp_memory_search(const memory *m, uint64_t hash, const char *id, size_t len,
+                          const lp_index_entry **place);
 
 queue *lp_memory_find_queue(const memory *m, const char *name);
 int lp_memory_make_queue(memory *m, const char *name, queue **out);
@@ -196,8 +200,13 @@ void lp_memory_leave_order(memory *m, lp_request *r, order *o);
 /* Free the record of an order that is in no place and has left everything. */
 void lp_memory_bury(memory *m, uint32_t index);
 
+int lp_memory_reserve(memory *m, lp_side side);
+
 /* Room for one more insert beside those that the running orders may need. */
-int lp_memory_make_room(memory *m, lp_side side);
+static inline int lp_memory_make_room(memory *m, lp_side side)
+{
+    return m->assured[side] > m->running[side] ? LAPSE_OK : lp_memory_reserve(m, side);
+}
 
 /* Into the timer, after make_room, as pending; and out of wherever it waits. */
 void lp_memory_start_waiting(memory *m, uint32_t index, lapse_ns due);
@@ -235,8 +244,17 @@ int lp_memory_list(lp_store *store, uint64_t *cursor, unsigned states, lapse_inf
                    lapse_ns now);
 lapse_ns lp_memory_oldest(lp_store *store, lp_queue *q);
 void lp_memory_count(lp_store *store, lp_counts *out);
-uint64_t lp_memory_moved(const memory *m);
-void lp_memory_note_moved(memory *m, uint64_t before);
+
+/* Note what was moved since the last look, if it is the most. */
+static inline void lp_memory_note_moved(memory *m)
+{
+    uint64_t sum = lp_index_moved(&m->index) + lp_timer_moved(m->timer[LP_PUSH]);
+    if (m->timer[LP_PULL])
+        sum += lp_timer_moved(m->timer[LP_PULL]);
+    if (sum - m->moved > m->counts.moved)
+        m->counts.moved = sum - m->moved;
+    m->moved = sum;
+}
 
 /* -- memory_url.c -- */
 

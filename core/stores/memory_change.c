@@ -106,12 +106,13 @@ static int64_t accept_order(memory *m, lp_request *r, uint32_t index, lapse_ns n
 
 /* A record for the request, found by its id unless `old` is; LP_NONE without memory. */
 static uint32_t make_order(memory *m, const lp_request *r, const queue *q, uint32_t old,
-                           uint64_t hash)
+                           uint64_t hash, const lp_index_entry *place)
 {
     if (lp_memory_make_room(m, r->spec->fn ? LP_PUSH : LP_PULL) < 0)
         return LP_NONE;
     uint32_t index = lp_memory_make(m, r->id, r->id_len, r->spec, q);
-    if (index != LP_NONE && old == LP_NONE && lp_index_add(&m->index, hash, index) < 0) {
+    if (index != LP_NONE && old == LP_NONE &&
+        lp_index_add_at(&m->index, hash, index, place) < 0) {
         lp_memory_unmake(m, index);
         index = LP_NONE;
     }
@@ -120,15 +121,17 @@ static uint32_t make_order(memory *m, const lp_request *r, const queue *q, uint3
 
 int64_t lp_memory_schedule(memory *m, lp_request *r, uint64_t hash, lapse_ns now)
 {
-    uint32_t old = lp_memory_find(m, hash, r->id, r->id_len);
+    const lp_index_entry *place;
+    uint32_t old = lp_memory_search(m, hash, r->id, r->id_len, &place);
     int code = may_accept(m, r, old);
     if (code < 0)
         return code;
-    queue *q;
-    code = lp_memory_make_queue(m, r->spec->queue, &q);
+    queue *q = m->queues[0];
+    if (r->spec->queue && *r->spec->queue)
+        code = lp_memory_make_queue(m, r->spec->queue, &q);
     if (code < 0)
         return code;
-    uint32_t index = make_order(m, r, q, old, hash);
+    uint32_t index = make_order(m, r, q, old, hash, place);
     if (index == LP_NONE) {
         lp_memory_forget_queue(m, q);
         return lp_fail_memory();

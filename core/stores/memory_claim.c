@@ -49,7 +49,6 @@ bool lp_memory_announce(lp_store *store, lapse_ns now)
     if (!m->timer[LP_PULL] || lp_timer_next(m->timer[LP_PULL]) > now)
         return false;
     uint32_t due[READY];
-    uint64_t before = lp_memory_moved(m);
     size_t n = lp_timer_expire(m->timer[LP_PULL], now, due, READY);
     for (size_t i = 0; i < n; i++) {
         order *o = lp_memory_at(m, due[i]);
@@ -57,7 +56,7 @@ bool lp_memory_announce(lp_store *store, lapse_ns now)
         lp_memory_append(m, &lp_memory_queue_of(m, o)->due, due[i]);
     }
     reach(m, now);
-    lp_memory_note_moved(m, before);
+    lp_memory_note_moved(m);
     return n > 0;
 }
 
@@ -203,11 +202,10 @@ int lp_memory_claim(lp_store *store, lp_side side, lp_queue *from, lapse_ns unti
                     lp_claim *claim)
 {
     memory *m = (memory *)store;
-    uint64_t before = lp_memory_moved(m);
     bool more;
     queue *handled;
     uint32_t index = find_due(m, side, (queue *)from, until, now, &handled, &more);
-    lp_memory_note_moved(m, before);
+    lp_memory_note_moved(m);
     if (index == LP_NONE)
         return more ? LP_CLAIM_MORE : LP_CLAIM_NONE;
     if (lp_memory_make_room(m, lp_memory_side(lp_memory_at(m, index))) < 0)

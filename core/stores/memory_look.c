@@ -149,19 +149,3 @@ void lp_memory_count(lp_store *store, lp_counts *out)
         if (m->timer[side])
             out->bytes += lp_timer_bytes(m->timer[side]);
 }
-
-uint64_t lp_memory_moved(const memory *m)
-{
-    uint64_t sum = lp_index_moved(&m->index);
-    for (int side = 0; side < 2; side++)
-        if (m->timer[side])
-            sum += lp_timer_moved(m->timer[side]);
-    return sum;
-}
-
-void lp_memory_note_moved(memory *m, uint64_t before)
-{
-    uint64_t n = lp_memory_moved(m) - before;
-    if (n > m->counts.moved)
-        m->counts.moved = n;
-}

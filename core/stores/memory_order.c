@@ -62,10 +62,17 @@ static bool same_id(const void *k, uint32_t index)
            memcmp(lp_memory_id(o), wanted->id, wanted->len) == 0;
 }
 
-uint32_t lp_memory_find(const memory *m, uint64_t hash, const char *id, size_t len)
+uint32_t lp_memory_search(const memory *m, uint64_t hash, const char *id, size_t len,
+                          const lp_index_entry **place)
 {
     key wanted = {m, id, len};
-    return lp_index_find(&m->index, hash, same_id, &wanted);
+    return lp_index_search(&m->index, hash, same_id, &wanted, place);
+}
+
+uint32_t lp_memory_find(const memory *m, uint64_t hash, const char *id, size_t len)
+{
+    const lp_index_entry *place;
+    return lp_memory_search(m, hash, id, len, &place);
 }
 
 /* -- Queues -- */
@@ -345,12 +352,19 @@ static int open_timer(memory *m, lp_side side)
     return code < 0 ? lp_fail_memory() : LAPSE_OK;
 }
 
-int lp_memory_make_room(memory *m, lp_side side)
+int lp_memory_reserve(memory *m, lp_side side)
 {
+    enum { AHEAD = 63 }; /* so that it is rarely asked for */
     int code = open_timer(m, side);
-    if (code == LAPSE_OK && lp_timer_reserve(m->timer[side], m->running[side] + 1) < 0)
-        code = lp_fail_memory();
-    return code;
+    if (code < 0)
+        return code;
+    size_t need = m->running[side] + 1;
+    if (lp_timer_reserve(m->timer[side], need + AHEAD) == 0)
+        need += AHEAD;
+    else if (lp_timer_reserve(m->timer[side], need) < 0)
+        return lp_fail_memory();
+    m->assured[side] = need;
+    return LAPSE_OK;
 }
 
 /* What is accepted for callbacks while callbacks run belongs to the next pass, even when
@@ -368,6 +382,7 @@ void lp_memory_start_waiting(memory *m, uint32_t index, lapse_ns due)
     o->node.due = next_pass(m, o, due);
     lp_memory_set_state(o, PENDING);
     lp_timer_insert(m->timer[lp_memory_side(o)], index);
+    m->assured[lp_memory_side(o)]--;
     if (keeps_oldest(m))
         lp_memory_append(m, &m->oldest, index);
     m->counts.pending++;

@@ -53,12 +53,13 @@ static inline uint64_t lp_hash(const void *bytes, size_t length, uint64_t seed)
 {
     const unsigned char *p = bytes;
     size_t left = length;
-    uint64_t h = seed ^ LP_HASH_A;
+    /* Both factors of every product hold the seed: no chosen input makes one of them 0. */
+    uint64_t h = seed ^ LP_HASH_A, key = seed ^ LP_HASH_B;
     for (; left > 16; left -= 16, p += 16)
-        h = lp_hash_mix(lp_hash_word(p) ^ LP_HASH_B, lp_hash_word(p + 8) ^ h);
+        h = lp_hash_mix(lp_hash_word(p) ^ key, lp_hash_word(p + 8) ^ h);
     uint64_t a = left >= 8 ? lp_hash_word(p) : lp_hash_short(p, left);
     uint64_t b = left >= 8 ? lp_hash_word(p + left - 8) : 0;
-    h = lp_hash_mix(a ^ LP_HASH_B, b ^ h);
+    h = lp_hash_mix(a ^ key, b ^ h);
     return lp_hash_mix(h ^ LP_HASH_C, (uint64_t)length ^ seed ^ LP_HASH_A);
 }
 

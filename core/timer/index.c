@@ -250,6 +250,18 @@ static int make_room(lp_index *x, lp_segment *s)
     return s->count < s->size - s->size / 32 ? 0 : LAPSE_ENOMEM;
 }
 
+int lp_index_add_at(lp_index *x, uint64_t hash, uint32_t record, const lp_index_entry *place)
+{
+    lp_segment *s = place ? lp_index_segment(x, lp_index_tag(hash)) : NULL;
+    if (!s || split_due(x) || s->count * 5 >= s->size * 4)
+        return lp_index_add(x, hash, record);
+    s->entries[place - s->entries] =
+        (lp_index_entry){.tag = lp_index_tag(hash), .ref = record + 1};
+    s->count++;
+    x->count++;
+    return 0;
+}
+
 int lp_index_add(lp_index *x, uint64_t hash, uint32_t record)
 {
     if (x->segment_count == 0) {

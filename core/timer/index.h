@@ -46,6 +46,9 @@ void lp_index_free(lp_index *x);
  * without memory that may be so a few times more, until the splits due were made. */
 int lp_index_add(lp_index *x, uint64_t hash, uint32_t record);
 
+/* The same right after lp_index_search found nothing and said where it stopped. */
+int lp_index_add_at(lp_index *x, uint64_t hash, uint32_t record, const lp_index_entry *place);
+
 /* Remove `record` under `hash`; it must be there. Cannot fail. */
 void lp_index_remove(lp_index *x, uint64_t hash, uint32_t record);
 
@@ -91,11 +94,13 @@ static inline uint32_t lp_index_home(uint32_t tag, uint32_t size)
 /* Whether `record` carries the id that is looked for; `key` is passed on. */
 typedef bool (*lp_index_match)(const void *key, uint32_t record);
 
-/* The record under `hash` for which `match` holds, or LP_NONE. Inlined together with a
- * static `match`. */
+/* The record under `hash` for which `match` holds, or LP_NONE with *place where the search
+ * stopped. Inlined together with a static `match`. */
 __attribute__((always_inline)) static inline uint32_t
-lp_index_find(const lp_index *x, uint64_t hash, lp_index_match match, const void *key)
+lp_index_search(const lp_index *x, uint64_t hash, lp_index_match match, const void *key,
+                const lp_index_entry **place)
 {
+    *place = NULL;
     if (x->count == 0)
         return LP_NONE;
     uint32_t tag = lp_index_tag(hash);
@@ -108,7 +113,16 @@ lp_index_find(const lp_index *x, uint64_t hash, lp_index_match match, const void
         if (++e == end)
             e = s->entries;
     }
+    *place = e;
     return LP_NONE;
+}
+
+/* The same for those who do not mean to add it. */
+__attribute__((always_inline)) static inline uint32_t
+lp_index_find(const lp_index *x, uint64_t hash, lp_index_match match, const void *key)
+{
+    const lp_index_entry *place;
+    return lp_index_search(x, hash, match, key, &place);
 }
 
 /* Load the place of `hash` into the cache ahead of its use. */

@@ -54,17 +54,7 @@ lapse_ns lp_timer_next(lp_timer *t)
     return t->count == 0 ? LP_NEVER : t->ops->next(t);
 }
 
-size_t lp_timer_count(const lp_timer *t)
-{
-    return t->count;
-}
-
 size_t lp_timer_bytes(const lp_timer *t)
 {
     return t->ops->bytes(t);
-}
-
-uint64_t lp_timer_moved(const lp_timer *t)
-{
-    return t->moved;
 }

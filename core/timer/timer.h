@@ -19,7 +19,15 @@ typedef struct lp_timer_config {
     lp_pool *pool;  /* where the records live; outlives the timer */
 } lp_timer_config;
 
-typedef struct lp_timer lp_timer;
+typedef struct lp_timer_ops lp_timer_ops;
+
+/* The head of every timer; the owner only reads it, through the functions below. */
+typedef struct lp_timer {
+    const lp_timer_ops *ops;
+    lp_pool *pool;
+    size_t count;   /* records in it */
+    uint64_t moved; /* entries moved so far */
+} lp_timer;
 
 int lp_timer_open(const lp_timer_config *config, lp_timer **out); /* 0 or LAPSE_ENOMEM */
 void lp_timer_close(lp_timer *t);
@@ -45,8 +53,17 @@ size_t lp_timer_expire(lp_timer *t, lapse_ns now, uint32_t *out, size_t max);
  * entries was just removed: then it may be too early, never too late. */
 lapse_ns lp_timer_next(lp_timer *t);
 
-size_t lp_timer_count(const lp_timer *t);
 size_t lp_timer_bytes(const lp_timer *t);
-uint64_t lp_timer_moved(const lp_timer *t); /* entries moved so far, for bounds */
+
+static inline size_t lp_timer_count(const lp_timer *t)
+{
+    return t->count;
+}
+
+/* Entries moved so far, for bounds. */
+static inline uint64_t lp_timer_moved(const lp_timer *t)
+{
+    return t->moved;
+}
 
 #endif

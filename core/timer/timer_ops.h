@@ -5,7 +5,7 @@
 #include "timer.h"
 
 /* The functions of timer.h, by kind. */
-typedef struct lp_timer_ops {
+struct lp_timer_ops {
     void (*close)(lp_timer *t);
     int (*insert)(lp_timer *t, uint32_t index);
     int (*reserve)(lp_timer *t, size_t count);
@@ -13,14 +13,6 @@ typedef struct lp_timer_ops {
     size_t (*expire)(lp_timer *t, lapse_ns now, uint32_t *out, size_t max);
     lapse_ns (*next)(lp_timer *t);
     size_t (*bytes)(const lp_timer *t);
-} lp_timer_ops;
-
-/* The head of every timer. */
-struct lp_timer {
-    const lp_timer_ops *ops;
-    lp_pool *pool;
-    size_t count;   /* records in it */
-    uint64_t moved; /* entries moved so far */
 };
 
 int lp_wheel_open(const lp_timer_config *config, lp_timer **out);
