@@ -51,7 +51,7 @@ typedef struct extra {
     lapse_release release;
     char *error;
     lapse_ns ended;
-    lapse_ns first_due; /* if not 0: when it was due before it was given back */
+    lapse_ns first_due; /* before it was given back; LP_UNKNOWN_TIME: it was not */
     size_t payload_len;
     unsigned char payload[];
 } extra;
@@ -163,7 +163,7 @@ static inline extra *lp_memory_extra(const order *o)
 static inline lapse_ns lp_memory_due(const order *o)
 {
     const extra *x = lp_memory_extra(o);
-    return x && x->first_due ? x->first_due : o->node.due;
+    return x && x->first_due != LP_UNKNOWN_TIME ? x->first_due : o->node.due;
 }
 
 /* -- memory_order.c: records, queues, places -- */

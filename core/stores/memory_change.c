@@ -177,6 +177,7 @@ int64_t lp_memory_cancel(memory *m, lp_request *r, lapse_ns now)
         return ended_fate(m, o, now);
     lp_memory_queue_of(m, o)->shared.cancelled++;
     lp_memory_stop_waiting(m, index);
+    o->node.due = lp_memory_due(o);
     lp_memory_leave_order(m, r, o);
     lp_memory_end(m, index, now);
     return LAPSE_FATE_CANCELLED;
@@ -197,7 +198,7 @@ int64_t lp_memory_reschedule(memory *m, lp_request *r, lapse_ns now)
         return code;
     lp_memory_stop_waiting(m, index);
     if (lp_memory_extra(o))
-        lp_memory_extra(o)->first_due = 0;
+        lp_memory_extra(o)->first_due = LP_UNKNOWN_TIME;
     lp_memory_start_waiting(m, index, r->due);
     return LAPSE_FATE_RESCHEDULED;
 }
@@ -245,7 +246,7 @@ static void revive(memory *m, uint32_t index)
     if (x) {
         free(x->error);
         x->error = NULL;
-        x->first_due = 0;
+        x->first_due = LP_UNKNOWN_TIME;
     }
 }
 

@@ -20,7 +20,6 @@ static void refill(memory *m, lapse_ns until)
         lp_memory_set_state(o, DUE);
         lp_index_prefetch(&m->index, lp_memory_hash(m, o));
     }
-    reach(m, until);
 }
 
 static void park(memory *m, uint32_t index)
@@ -202,6 +201,8 @@ int lp_memory_claim(lp_store *store, lp_side side, lp_queue *from, lapse_ns unti
                     lp_claim *claim)
 {
     memory *m = (memory *)store;
+    if (side == LP_PUSH)
+        reach(m, until);
     bool more;
     queue *handled;
     uint32_t index = find_due(m, side, (queue *)from, until, now, &handled, &more);
@@ -263,6 +264,7 @@ static order *unclaim(memory *m, const lp_claim *claim)
 int64_t lp_memory_end_claim(memory *m, lp_request *r, lapse_ns now)
 {
     order *o = unclaim(m, r->claim);
+    o->node.due = r->claim->due; /* As it was before it was given back. */
     lp_memory_leave_extra(m, r, lp_memory_extra(o), r->claim->fn, r->claim->arg);
     o->node.state &= (uint8_t)~EXTRA;
     lp_memory_end(m, r->claim->record, now);
@@ -276,6 +278,7 @@ static void wait_in_place(memory *m, uint32_t index, lapse_ns due)
     list *l = &lp_memory_queue_of(m, o)->due;
     lp_memory_start_waiting(m, index, due);
     lp_timer_remove(m->timer[LP_PULL], index);
+    o->node.due = due;
     lp_memory_set_state(o, DUE);
     uint32_t before = l->head;
     while (before != LP_NONE && earlier(m, before, index))
@@ -304,7 +307,7 @@ int64_t lp_memory_again(memory *m, lp_request *r)
     order *o = unclaim(m, claim);
     extra *x = lp_memory_extra(o);
     if (x)
-        x->first_due = 0;
+        x->first_due = LP_UNKNOWN_TIME;
     if (!r->counted && o->attempt)
         o->attempt--;
     if (!r->counted && claim->called)

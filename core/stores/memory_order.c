@@ -245,6 +245,7 @@ static extra *make_extra(memory *m, const lapse_spec *spec)
     x->arg = spec->arg;
     x->release = spec->release;
     x->payload_len = spec->payload_len;
+    x->first_due = LP_UNKNOWN_TIME;
     if (spec->payload_len)
         memcpy(x->payload, spec->payload, spec->payload_len);
     m->extra_bytes += sizeof *x + spec->payload_len;
@@ -455,6 +456,7 @@ extra *lp_memory_add_extra(memory *m, lapse_callback fn, void *arg)
     m->extra_bytes += sizeof *x;
     x->fn = fn;
     x->arg = arg;
+    x->first_due = LP_UNKNOWN_TIME;
     return x;
 }
 
