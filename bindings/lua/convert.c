@@ -56,6 +56,11 @@ int glue_closed(lua_State *L)
     return glue_condition(L, LAPSE_ECLOSED, "the scheduler has been closed");
 }
 
+int glue_unknown(lua_State *L)
+{
+    return glue_condition(L, LAPSE_EUNKNOWN, lapse_strerror(LAPSE_EUNKNOWN));
+}
+
 int glue_no_memory(lua_State *L)
 {
     return glue_condition(L, LAPSE_ENOMEM, lapse_strerror(LAPSE_ENOMEM));
@@ -142,7 +147,7 @@ int glue_check_name(lua_State *L, int index, const char *what, const glue_name *
     return glue_misuse(L, "%s cannot be '%s'", what, given);
 }
 
-static const char *name_of(const glue_name *names, int value)
+const char *glue_name_of(const glue_name *names, int value)
 {
     for (const glue_name *n = names; n->name; n++)
         if (n->value == value)
@@ -175,7 +180,7 @@ int glue_push_fate(lua_State *L, int fate)
 {
     if (fate < 0)
         return glue_failure(L, fate);
-    const char *why = name_of(fates, fate);
+    const char *why = glue_name_of(fates, fate);
     lua_pushboolean(L, why == NULL);
     if (!why)
         return 1;
@@ -236,16 +241,20 @@ int64_t glue_check_generation(lua_State *L, int index)
     return generation ? (int64_t)generation : -1;
 }
 
-uint64_t glue_check_count(lua_State *L, int index, const char *what)
+uint64_t glue_check_count(lua_State *L, int index, const char *what, uint64_t most)
 {
-    return check_whole(L, index, what);
+    uint64_t count = check_whole(L, index, what);
+    if (count > most)
+        glue_misuse(L, "%s is too large: %f", what, lua_tonumber(L, index));
+    return count;
 }
 
 void glue_check_callback(lua_State *L, int index)
 {
     if (lua_isfunction(L, index))
         return;
-    if (!luaL_getmetafield(L, index, "__call"))
+    /* Handlers are looked up by what is called, beside the names of their queues. */
+    if (lua_type(L, index) == LUA_TSTRING || !luaL_getmetafield(L, index, "__call"))
         glue_misuse(L, "the callback is a function, got %s", luaL_typename(L, index));
     lua_pop(L, 1);
 }
@@ -277,7 +286,7 @@ void glue_push_info(lua_State *L, const lapse_info *info)
     lua_pushlstring(L, info->id, info->id_len);
     lua_setfield(L, -2, "id");
     set_string(L, "queue", info->queue);
-    set_string(L, "state", name_of(glue_states, (int)info->state));
+    set_string(L, "state", glue_name_of(glue_states, (int)info->state));
     if (info->payload) {
         lua_pushlstring(L, info->payload, info->payload_len);
         lua_setfield(L, -2, "payload");
@@ -290,6 +299,15 @@ void glue_push_info(lua_State *L, const lapse_info *info)
     lua_setfield(L, -2, "generation");
     lua_pushinteger(L, info->attempt);
     lua_setfield(L, -2, "attempt");
-    set_string(L, "reason", name_of(reasons, (int)info->reason));
+    set_string(L, "reason", glue_name_of(reasons, (int)info->reason));
     set_string(L, "error", info->error);
+}
+
+void glue_push_deaths(lua_State *L, const uint64_t *dead_by)
+{
+    lua_createtable(L, 0, 5);
+    for (const glue_name *n = reasons; n->name; n++) {
+        glue_push_int64(L, dead_by[n->value]);
+        lua_setfield(L, -2, n->name);
+    }
 }

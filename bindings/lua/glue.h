@@ -5,8 +5,8 @@
  * - Nothing outlives a call except in userdata, upvalues and metatables: two Lua states
  *   in one process know nothing of each other. No lua_State is ever kept.
  * - C hands out due orders, Lua calls the callbacks (lua/lapse/loop.lua). The library
- *   never enters Lua by itself: a visitor does so in a protected call, `release` and the
- *   finalizers not at all.
+ *   never enters Lua by itself: a visitor does so in a protected call, `release`, the hooks
+ *   and the finalizers not at all.
  * - Where Lua allocates it may raise, and the call jumps away. Before that nothing is
  *   held that would be lost; once the library changed something, what still allocates
  *   runs in a protected call, and its failure is undone before it is passed on.
@@ -30,6 +30,7 @@ enum {
     UP_CLOCK,         /* metatable of manual clocks */
     UP_VERDICT,       /* metatable of what retry and reject return */
     UP_OFFER,         /* glue_offer as a function */
+    UP_TELLER,        /* {function that tells the hooks of events}, of lua/lapse/loop.lua */
     UP_DEFAULT,       /* {scheduler}, which then is the first argument; else nil */
     UP_COUNT = UP_DEFAULT
 };
@@ -37,12 +38,13 @@ enum {
 /* -- scheduler.c -- */
 
 /* Where a scheduler's own table keeps what is not a callback. */
-enum { OWN_SCHEDULER = 0, OWN_ON_ERROR = -1 };
+enum { OWN_SCHEDULER = 0, OWN_ON_ERROR = -1, OWN_ON_DEAD = -2, OWN_LOG = -3, OWN_HANDLERS = -4 };
 
 /* A callback that is running: between lapse_begin and lapse_settle. */
 typedef struct run {
     int64_t fence;
     lapse_ns until; /* where the pass at this depth ends */
+    bool overran;   /* it has lost its order, by its run_limit */
 } run;
 
 typedef struct scheduler {
@@ -53,7 +55,14 @@ typedef struct scheduler {
     uint32_t depth, run_room;
     const lapse_order *offered; /* arguments of glue_offer */
     void *offered_arg;
-    const lapse_info *shown; /* argument of a protected call that copies it */
+    const lapse_info *shown; /* arguments of protected calls that copy it */
+    const char *text;
+    bool handles; /* there is a table of handlers */
+    bool wants_dead, wants_log;
+    struct event *first_event, *last_event; /* what the hooks are to be told */
+    uint32_t event_count, to_tell;
+    uint64_t untold; /* events that there was no memory for */
+    bool telling;
 } scheduler;
 
 /* The scheduler that a call is about, at index 1. Raises for anything else. */
@@ -66,6 +75,7 @@ void glue_push_default(lua_State *L);
  * answered LAPSE_EFORKED is to be made again. */
 bool glue_revive(lua_State *L, scheduler *s);
 
+/* Make a call, once more if it turned out to be the first one in a child. */
 #define GLUE_CALL(L, s, result, call)                                                              \
     do                                                                                             \
         (result) = (call);                                                                         \
@@ -73,6 +83,10 @@ bool glue_revive(lua_State *L, scheduler *s);
 
 /* End what runs at `depth` and above as not finished. */
 void glue_unwind(scheduler *s, uint32_t depth, lapse_verdict verdict, const char *why);
+
+/* The end of a call into the library, with its results on the stack: let go of callbacks,
+ * tell the hooks. Returns `results`. Raises nothing; the hooks may close the scheduler. */
+int glue_finish(lua_State *L, scheduler *s, int results);
 
 /* Let the interpreter see the signal that interrupted a wait; raises if it says so. */
 void glue_after_signal(lua_State *L);
@@ -87,7 +101,45 @@ extern const luaL_Reg glue_scheduler_methods[];
 extern const luaL_Reg glue_pass_methods[]; /* of schedulers, for the loop in Lua */
 extern const luaL_Reg glue_scheduler_meta[];
 
+/* -- hooks.c -- */
+
+/* Let the options' hooks make events of what they are told. */
+void glue_listen(scheduler *s, lapse_options *options);
+void glue_forget_events(scheduler *s);
+
+static inline bool glue_has_news(const scheduler *s)
+{
+    return s->first_event || s->untold;
+}
+
+extern const luaL_Reg glue_default_hook_functions[];
+extern const luaL_Reg glue_hook_methods[]; /* of schedulers */
+extern const luaL_Reg glue_tell_methods[]; /* of schedulers, for the loop in Lua */
+
+/* -- handle.c -- */
+
+/* If the function at `callback` handles the queue that `spec` names, or one queue and
+ * `spec` names none: make `spec` one for that handler. Returns 1 if it did, and leaves the
+ * name on the stack; 0 if the function is a callback; -1 if it handles several queues. */
+int glue_name_handler(lua_State *L, const scheduler *s, int callback, lapse_spec *spec);
+
+/* In the child of a fork: register the handlers anew. */
+void glue_restore_handlers(lua_State *L, scheduler *s);
+
+/* Let go of them. Allocates nothing. */
+void glue_forget_handlers(lua_State *L, scheduler *s);
+
+extern const luaL_Reg glue_default_handle_functions[];
+extern const luaL_Reg glue_handle_methods[]; /* of schedulers */
+
+/* -- dead.c -- */
+
+extern const luaL_Reg glue_dead_methods[]; /* of schedulers */
+
 /* -- schedule.c -- */
+
+/* Marks an order whose callback is a Lua function, which only the loop in Lua calls. */
+lapse_verdict glue_call_in_lua(const lapse_order *order, void *arg);
 
 extern const luaL_Reg glue_default_schedule_functions[];
 extern const luaL_Reg glue_schedule_methods[]; /* of schedulers */
@@ -101,18 +153,22 @@ extern const luaL_Reg glue_look_methods[]; /* of schedulers */
 
 int glue_offer(lua_State *L);
 
-extern const luaL_Reg glue_order_functions[]; /* without a scheduler: retry, reject */
 extern const luaL_Reg glue_run_methods[];     /* of schedulers, for the loop in Lua */
 extern const luaL_Reg glue_pull_methods[];    /* of schedulers */
 extern const luaL_Reg glue_order_meta[];
+extern const luaL_Reg glue_order_methods[];
 extern const luaL_Reg glue_claim_meta[];
-extern const luaL_Reg glue_claim_methods[];
+extern const luaL_Reg glue_claim_methods[]; /* besides those of orders */
 
 /* Fill the table on the stack top with the fields of an order. */
 void glue_add_order_fields(lua_State *L);
 
 /* The __index of orders; its one upvalue is the table of fields and methods. */
 int glue_order_index(lua_State *L);
+
+/* -- verdict.c -- */
+
+extern const luaL_Reg glue_verdict_functions[]; /* without a scheduler: retry, reject */
 
 /* -- clock.c -- */
 
@@ -135,6 +191,7 @@ int glue_misuse(lua_State *L, const char *format, ...);
 int glue_failure(lua_State *L, int64_t code);
 int glue_condition(lua_State *L, int code, const char *message);
 int glue_closed(lua_State *L);
+int glue_unknown(lua_State *L);
 int glue_no_memory(lua_State *L);
 
 /* true; or false and why not: the results of cancel and reschedule. */
@@ -152,7 +209,7 @@ lapse_ns glue_check_seconds(lua_State *L, int index, const char *what);
 lapse_ns glue_check_timeout(lua_State *L, int index);                   /* nil: LAPSE_FOREVER */
 lapse_ns glue_check_instant(lua_State *L, int index, const char *what); /* never 0 */
 int64_t glue_check_generation(lua_State *L, int index);                 /* nil: LAPSE_ANY */
-uint64_t glue_check_count(lua_State *L, int index, const char *what);
+uint64_t glue_check_count(lua_State *L, int index, const char *what, uint64_t most);
 void glue_check_callback(lua_State *L, int index);
 
 /* Raise unless every key of the table at `index` is one of `names`. */
@@ -160,6 +217,7 @@ void glue_check_keys(lua_State *L, int index, const char *what, const char *cons
 
 void glue_push_seconds(lua_State *L, lapse_ns ns);
 void glue_push_info(lua_State *L, const lapse_info *info);
+void glue_push_deaths(lua_State *L, const uint64_t *dead_by); /* a table by reason */
 
 /* Words for the values of an enum; the last one has no name. */
 typedef struct glue_name {
@@ -169,5 +227,6 @@ typedef struct glue_name {
 extern const glue_name glue_states[];
 
 int glue_check_name(lua_State *L, int index, const char *what, const glue_name *names);
+const char *glue_name_of(const glue_name *names, int value); /* NULL: it has none */
 
 #endif

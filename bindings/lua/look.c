@@ -1,7 +1,7 @@
-/* look.c - what a scheduler tells of its orders: get, orders, stats.
+/* look.c - what a scheduler tells of its orders: get, orders, and counts of all kinds.
  *
- * The library's copy of an order becomes a table in a protected call, so that it is freed,
- * and a walk ended in order, also where Lua has no memory. */
+ * What the library gives away, a copy or a text, becomes a Lua value in a protected call, so
+ * that it is freed, and a walk ended in order, also where Lua has no memory. */
 #include "glue.h"
 
 /* -- Orders -- */
@@ -27,7 +27,7 @@ static int get(lua_State *L)
     if (!s->lapse)
         return glue_closed(L);
     if (!possible)
-        return glue_condition(L, LAPSE_EUNKNOWN, lapse_strerror(LAPSE_EUNKNOWN));
+        return glue_unknown(L);
     lua_pushcfunction(L, copy_shown);
     lua_pushvalue(L, 1);
     lapse_info info;
@@ -87,6 +87,10 @@ static int orders(lua_State *L)
 
 /* -- Statistics -- */
 
+#define COUNT(field) (glue_push_int64(L, now.field), lua_setfield(L, -2, #field))
+#define SECONDS(field) (glue_push_seconds(L, now.field), lua_setfield(L, -2, #field))
+#define FLAG(field) (lua_pushboolean(L, now.field), lua_setfield(L, -2, #field))
+
 static int stats(lua_State *L)
 {
     scheduler *s = glue_self(L);
@@ -97,9 +101,7 @@ static int stats(lua_State *L)
     GLUE_CALL(L, s, code, lapse_statistics(s->lapse, &now));
     if (code < 0)
         return glue_failure(L, code);
-    lua_createtable(L, 0, 25);
-#define COUNT(field) (glue_push_int64(L, now.field), lua_setfield(L, -2, #field))
-#define SECONDS(field) (glue_push_seconds(L, now.field), lua_setfield(L, -2, #field))
+    lua_createtable(L, 0, 30);
     COUNT(pending);
     COUNT(running);
     COUNT(kept);
@@ -112,6 +114,9 @@ static int stats(lua_State *L)
     COUNT(done);
     COUNT(dead_total);
     COUNT(dead_dropped);
+    COUNT(requeued);
+    COUNT(purged);
+    COUNT(lost);
     COUNT(started);
     COUNT(failed);
     COUNT(retried);
@@ -126,9 +131,99 @@ static int stats(lua_State *L)
     SECONDS(poll_bound);
     COUNT(bytes);
     COUNT(longest_move);
+    glue_push_deaths(L, now.dead_by);
+    lua_setfield(L, -2, "dead_by");
+    return 1;
+}
+
+/* (scheduler, [queue]) -> a table; nil, message, "Unknown". */
+static int queue_stats(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    lua_settop(L, 2);
+    const char *queue = glue_check_queue(L, 2);
+    if (!s->lapse)
+        return glue_closed(L);
+    lapse_queue_stats now;
+    int code;
+    GLUE_CALL(L, s, code, lapse_queue_statistics(s->lapse, queue, &now));
+    if (code < 0)
+        return glue_failure(L, code);
+    lua_createtable(L, 0, 17);
+    lua_pushstring(L, now.queue);
+    lua_setfield(L, -2, "queue");
+    FLAG(handled);
+    FLAG(paused);
+    COUNT(pending);
+    COUNT(running);
+    COUNT(dead);
+    COUNT(started);
+    COUNT(done);
+    COUNT(failed);
+    COUNT(retried);
+    COUNT(cancelled);
+    COUNT(dead_total);
+    SECONDS(oldest_due);
+    SECONDS(late_p50);
+    SECONDS(late_p99);
+    SECONDS(late_max);
+    glue_push_deaths(L, now.dead_by);
+    lua_setfield(L, -2, "dead_by");
+    return 1;
+}
+
 #undef COUNT
 #undef SECONDS
+#undef FLAG
+
+/* An array of the names of all queues. */
+static int queues(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    if (!s->lapse)
+        return glue_closed(L);
+    lapse_stats now; /* A child notices here that it is one. */
+    int code;
+    GLUE_CALL(L, s, code, lapse_statistics(s->lapse, &now));
+    if (code < 0)
+        return glue_failure(L, code);
+    lua_newtable(L);
+    const char *name;
+    for (int i = 0; (name = lapse_queue_name(s->lapse, (size_t)i)); i++) {
+        lua_pushstring(L, name);
+        lua_rawseti(L, -2, i + 1);
+    }
     return 1;
+}
+
+/* (scheduler) -> the text that it has in hand. */
+static int copy_text(lua_State *L)
+{
+    const scheduler *s = lua_touserdata(L, 1);
+    lua_pushstring(L, s->text);
+    return 1;
+}
+
+static int metrics(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    if (!s->lapse)
+        return glue_closed(L);
+    lapse_stats now;
+    int code;
+    GLUE_CALL(L, s, code, lapse_statistics(s->lapse, &now));
+    if (code < 0)
+        return glue_failure(L, code);
+    lua_pushcfunction(L, copy_text);
+    lua_pushvalue(L, 1);
+    char *text = lapse_metrics(s->lapse);
+    if (!text)
+        return glue_no_memory(L);
+    s->text = text;
+    code = lua_pcall(L, 1, 1, 0);
+    s->text = NULL;
+    lapse_free(text);
+    return code == 0 ? 1 : lua_error(L);
 }
 
 /* -- Tables -- */
@@ -139,5 +234,8 @@ const luaL_Reg glue_look_methods[] = {
     {"get", get},
     {"orders", orders},
     {"stats", stats},
+    {"queue_stats", queue_stats},
+    {"queues", queues},
+    {"metrics", metrics},
     {NULL, NULL},
 };

@@ -7,6 +7,7 @@
  *     default    the same as functions, for the default scheduler of this Lua state
  *     loop       begin, settle and what else lua/lapse/loop.lua needs
  *     verdict    metatable of what retry and reject return
+ *     teller     an array for the function of the loop that tells the hooks
  *     new, manual_clock, retry, reject, version, built_for */
 #include "glue.h"
 
@@ -44,6 +45,7 @@ static void push_upvalues(lua_State *L)
     push_metatable(L, "lapse.Clock");
     lua_newtable(L); /* Verdicts are told by their metatable. */
     lua_pushcfunction(L, glue_offer);
+    lua_newtable(L); /* Where the loop puts the function that tells the hooks. */
     lua_newtable(L); /* Where the default scheduler will be. */
 }
 
@@ -69,23 +71,30 @@ static void add_schedulers(lua_State *L, int module, int up)
     set_functions(L, methods, glue_schedule_methods, up, false);
     set_functions(L, methods, glue_look_methods, up, false);
     set_functions(L, methods, glue_pull_methods, up, false);
+    set_functions(L, methods, glue_handle_methods, up, false);
+    set_functions(L, methods, glue_dead_methods, up, false);
+    set_functions(L, methods, glue_hook_methods, up, false);
     set_index(L, up + UP_SCHEDULER - 1, methods);
     set_functions(L, up + UP_SCHEDULER - 1, glue_scheduler_meta, up, false);
     int by_default = add_table(L, module, "default");
     set_functions(L, by_default, glue_default_functions, up, true);
     set_functions(L, by_default, glue_default_schedule_functions, up, true);
     set_functions(L, by_default, glue_default_look_functions, up, true);
+    set_functions(L, by_default, glue_default_handle_functions, up, true);
+    set_functions(L, by_default, glue_default_hook_functions, up, true);
     int loop = add_table(L, module, "loop");
     set_functions(L, loop, glue_pass_methods, up, false);
     set_functions(L, loop, glue_run_methods, up, false);
+    set_functions(L, loop, glue_tell_methods, up, false);
 }
 
-/* Orders have fields and, if taken, methods. */
+/* Orders have fields and methods; those that were taken have more. */
 static void add_orders(lua_State *L, int metatable, const luaL_Reg *meta, const luaL_Reg *methods,
                        int up)
 {
     lua_newtable(L);
     glue_add_order_fields(L);
+    set_functions(L, lua_gettop(L), glue_order_methods, up, false);
     if (methods)
         set_functions(L, lua_gettop(L), methods, up, false);
     lua_pushcclosure(L, glue_order_index, 1);
@@ -121,10 +130,12 @@ int luaopen_lapse_core(lua_State *L)
     add_orders(L, up + UP_CLAIM - 1, glue_claim_meta, glue_claim_methods, up);
     add_clocks(L, up + UP_CLOCK - 1, up);
     set_functions(L, module, glue_scheduler_functions, up, false);
-    set_functions(L, module, glue_order_functions, up, false);
+    set_functions(L, module, glue_verdict_functions, up, false);
     set_functions(L, module, glue_clock_functions, up, false);
     lua_pushvalue(L, up + UP_VERDICT - 1);
     lua_setfield(L, module, "verdict");
+    lua_pushvalue(L, up + UP_TELLER - 1);
+    lua_setfield(L, module, "teller");
     set_text(L, module, "version", lapse_version());
     /* lua/lapse/init.lua looks for this text in a file that does not load. */
     set_text(L, module, "built_for", "lapse.core built for " GLUE_BUILT_FOR);

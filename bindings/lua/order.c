@@ -1,7 +1,7 @@
 /* order.c - orders as Lua sees them, from the claim to the settlement.
  *
  * An order is a userdata that holds a copy of everything: it stays readable after it was
- * settled. One that a callback is shown is settled by the loop in Lua; one that was taken
+ * settled. Its own table is the scheduler's. One that a callback is shown is settled by the loop in Lua; one that was taken
  * is `held` until one of its methods settles it, and given back if it is forgotten. */
 #include "glue.h"
 
@@ -9,7 +9,7 @@
 
 typedef struct order {
     lapse_order view; /* its pointers lead into `bytes` */
-    bool held;        /* taken and not settled: its own table is the scheduler's */
+    bool held;        /* taken and not settled */
     char bytes[];     /* id, NUL, queue, NUL, payload */
 } order;
 
@@ -34,20 +34,18 @@ static void copy_order(order *o, const lapse_order *from, size_t queue_len)
     o->held = false;
 }
 
-/* Push an order with the metatable at `meta`; a taken one with the table at `own`. */
-static void push_order(lua_State *L, const lapse_order *from, int meta, int own)
+/* Push an order with the metatable at `meta` and the scheduler's own table at `own`. */
+static order *push_order(lua_State *L, const lapse_order *from, int meta, int own)
 {
     size_t queue_len = strlen(from->queue);
     size_t size = sizeof(order) + from->id_len + queue_len + 2 + from->payload_len;
-    order *o = glue_new_object(L, size, own ? 1 : 0);
+    order *o = glue_new_object(L, size, 1);
     copy_order(o, from, queue_len);
-    if (own) {
-        lua_pushvalue(L, own);
-        glue_set_own(L, -2);
-    }
+    lua_pushvalue(L, own);
+    glue_set_own(L, -2);
     lua_pushvalue(L, meta);
     lua_setmetatable(L, -2);
-    o->held = own != 0;
+    return o;
 }
 
 /* (scheduler, metatable, whether taken) -> order, or callback, id, order. Turns what the
@@ -60,12 +58,12 @@ int glue_offer(lua_State *L)
     bool taken = lua_toboolean(L, 3);
     glue_get_own(L, 1);
     if (taken) {
-        push_order(L, from, 2, 4);
+        push_order(L, from, 2, 4)->held = true;
         return 1;
     }
     lua_rawgeti(L, 4, (int)number);
     lua_pushlstring(L, from->id, from->id_len);
-    push_order(L, from, 2, 0);
+    push_order(L, from, 2, 4);
     return 3;
 }
 
@@ -108,11 +106,12 @@ static int begin(lua_State *L)
     prepare_offer(L, UP_ORDER, false);
     GLUE_CALL(L, s, found, lapse_begin(s->lapse, s->runs[s->depth].until, &next, &fn, &arg));
     if (found < 0)
-        return glue_failure(L, found);
+        return glue_finish(L, s, glue_failure(L, found));
     if (found == 0) {
         lua_pushnil(L);
-        return 1;
+        return glue_finish(L, s, 1); /* Some may have expired. */
     }
+    s->runs[s->depth].overran = false;
     s->runs[s->depth++].fence = next->fence; /* From here on close() is refused. */
     if (offer(L, s, next, arg, 3) < 0) {
         s->depth--;
@@ -121,7 +120,8 @@ static int begin(lua_State *L)
     return 3;
 }
 
-/* scheduler, order, verdict, delay or nil, error or nil -> whether it still was held. */
+/* scheduler, order, verdict, delay or nil, error or nil -> whether it had lost its order,
+ * whether there is something to tell. */
 static int settle(lua_State *L)
 {
     scheduler *s = glue_self(L);
@@ -134,27 +134,28 @@ static int settle(lua_State *L)
     uint32_t at = s->depth;
     while (at > 0 && s->runs[at - 1].fence != o->view.fence)
         at--;
-    if (at == 0) {
-        lua_pushboolean(L, false); /* A fork in the callback: the order is the parent's. */
-        return 1;
-    }
+    if (at == 0)
+        return 0; /* A fork in the callback: the order is the parent's. */
     glue_unwind(s, at, LAPSE_FAIL, "its run was left unfinished");
+    lapse_settle(s->lapse, o->view.fence, verdict, delay, error);
+    bool overran = s->runs[at - 1].overran && verdict != LAPSE_FAIL;
+    s->runs[at - 1].overran = false;
     s->depth = at - 1;
-    int code = lapse_settle(s->lapse, o->view.fence, verdict, delay, error);
     slots_drain(L, &s->slots);
-    lua_pushboolean(L, code == LAPSE_OK);
-    return 1;
+    lua_pushboolean(L, overran);
+    lua_pushboolean(L, glue_has_news(s));
+    return 2;
 }
 
 /* -- Pull: poll and take -- */
 
 static int hand_over(lua_State *L, scheduler *s, int found, const lapse_order *next)
 {
-    if (found <= 0)
-        return glue_failure(L, found == 0 ? LAPSE_ETIMEOUT : found);
+    if (found < 0)
+        return glue_finish(L, s, glue_failure(L, found));
     if (offer(L, s, next, NULL, 1) < 0)
         return lua_error(L);
-    return 1;
+    return glue_finish(L, s, 1);
 }
 
 static int poll(lua_State *L)
@@ -169,7 +170,7 @@ static int poll(lua_State *L)
     GLUE_CALL(L, s, found, lapse_poll(s->lapse, queue, &next));
     if (found == 0) {
         lua_pushnil(L);
-        return 1;
+        return glue_finish(L, s, 1);
     }
     return hand_over(L, s, found, next);
 }
@@ -193,7 +194,8 @@ static int take(lua_State *L)
         glue_after_signal(L);
     }
     if (found == 0)
-        return glue_condition(L, LAPSE_ETIMEOUT, lapse_strerror(LAPSE_ETIMEOUT));
+        return glue_finish(
+            L, s, glue_condition(L, LAPSE_ETIMEOUT, lapse_strerror(LAPSE_ETIMEOUT)));
     return hand_over(L, s, found, next);
 }
 
@@ -206,10 +208,9 @@ static order *check_claim(lua_State *L)
     return lua_touserdata(L, 1);
 }
 
-/* Put the scheduler of the claim at index 1. */
+/* Put the scheduler of the order at index 1 there. */
 static scheduler *scheduler_of(lua_State *L)
 {
-    lua_settop(L, 3);
     glue_get_own(L, 1);
     lua_rawgeti(L, -1, OWN_SCHEDULER);
     lua_replace(L, 1);
@@ -231,11 +232,10 @@ static int end_claim(lua_State *L, lapse_verdict verdict, lapse_ns delay, const 
     o->held = false;
     int code;
     GLUE_CALL(L, s, code, lapse_settle(s->lapse, fence, verdict, delay, error));
-    slots_drain(L, &s->slots);
     if (code < 0)
-        return glue_failure(L, code);
+        return glue_finish(L, s, glue_failure(L, code));
     lua_pushboolean(L, true);
-    return 1;
+    return glue_finish(L, s, 1);
 }
 
 static int claim_done(lua_State *L)
@@ -246,7 +246,7 @@ static int claim_done(lua_State *L)
 static int claim_retry(lua_State *L)
 {
     lapse_ns delay = lua_isnoneornil(L, 2) ? -1 : glue_check_seconds(L, 2, "the delay");
-    return end_claim(L, LAPSE_RETRY, delay, NULL);
+    return end_claim(L, LAPSE_RETRY, delay, glue_check_text(L, 3, "the error"));
 }
 
 static int claim_reject(lua_State *L)
@@ -272,33 +272,37 @@ static int collect_claim(lua_State *L)
     return 0;
 }
 
-/* -- Verdicts -- */
+/* -- Whether it is held -- */
 
-static int push_verdict(lua_State *L, lapse_verdict verdict, const char *field, int value)
+static order *check_order(lua_State *L)
 {
-    lua_createtable(L, 0, 2);
-    lua_pushinteger(L, verdict);
-    lua_setfield(L, -2, "verdict");
-    lua_pushvalue(L, value);
-    lua_setfield(L, -2, field);
-    lua_pushvalue(L, lua_upvalueindex(UP_VERDICT));
-    lua_setmetatable(L, -2);
+    if (!glue_is(L, 1, UP_CLAIM) && !glue_is(L, 1, UP_ORDER))
+        glue_misuse(L, "call it with a colon, on an order");
+    return lua_touserdata(L, 1);
+}
+
+static int holds(lua_State *L)
+{
+    int64_t fence = check_order(L)->view.fence;
+    const scheduler *s = scheduler_of(L);
+    lua_pushboolean(L, s->lapse && lapse_holds(s->lapse, fence));
     return 1;
 }
 
-static int retry(lua_State *L)
+/* (order, [lease]) -> true; nil, message, "Stale". */
+static int renew(lua_State *L)
 {
-    lua_settop(L, 1);
-    if (!lua_isnil(L, 1))
-        glue_check_seconds(L, 1, "the delay");
-    return push_verdict(L, LAPSE_RETRY, "delay", 1);
-}
-
-static int reject(lua_State *L)
-{
-    lua_settop(L, 1);
-    glue_check_text(L, 1, "the reason");
-    return push_verdict(L, LAPSE_REJECT, "reason", 1);
+    int64_t fence = check_order(L)->view.fence;
+    lapse_ns lease = lua_isnoneornil(L, 2) ? 0 : glue_check_seconds(L, 2, "the lease");
+    scheduler *s = scheduler_of(L);
+    if (!s->lapse)
+        return glue_closed(L);
+    int code;
+    GLUE_CALL(L, s, code, lapse_renew(s->lapse, fence, lease));
+    if (code < 0)
+        return glue_failure(L, code);
+    lua_pushboolean(L, true);
+    return 1;
 }
 
 /* -- Look -- */
@@ -375,8 +379,6 @@ static int to_string(lua_State *L)
 
 /* -- Tables -- */
 
-const luaL_Reg glue_order_functions[] = {{"retry", retry}, {"reject", reject}, {NULL, NULL}};
-
 const luaL_Reg glue_run_methods[] = {{"begin", begin}, {"settle", settle}, {NULL, NULL}};
 
 const luaL_Reg glue_pull_methods[] = {{"poll", poll}, {"take", take}, {NULL, NULL}};
@@ -386,6 +388,8 @@ const luaL_Reg glue_order_meta[] = {
     {"__tostring", to_string},
     {NULL, NULL},
 };
+
+const luaL_Reg glue_order_methods[] = {{"holds", holds}, {"renew", renew}, {NULL, NULL}};
 
 const luaL_Reg glue_claim_meta[] = {
     {"__newindex", read_only},

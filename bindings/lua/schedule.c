@@ -1,14 +1,14 @@
 /* schedule.c - schedule, cancel and change orders.
  *
- * A callback is anchored before its order is scheduled and dropped if that is refused.
+ * A callback is anchored before its order is scheduled and dropped if that is refused; one
+ * that handles a queue is anchored there already, and its order only names the queue.
  * Arguments are checked before anything is changed; what is read from a table is read
  * without calling into Lua. */
 #include "glue.h"
 
 /* -- Schedule -- */
 
-/* Marks an order whose callback is a Lua function, which only the loop in Lua calls. */
-static lapse_verdict call_in_lua(const lapse_order *order, void *arg)
+lapse_verdict glue_call_in_lua(const lapse_order *order, void *arg)
 {
     (void)order;
     (void)arg;
@@ -23,7 +23,7 @@ static int64_t try_put(lua_State *L, scheduler *s, lapse_spec *spec, int callbac
         number = slots_anchor(L, &s->slots, callback);
         if (!number)
             return LAPSE_ENOMEM;
-        spec->fn = call_in_lua;
+        spec->fn = glue_call_in_lua;
         spec->arg = slots_arg(&s->slots, number);
     }
     int64_t generation = lapse_put(s->lapse, spec);
@@ -32,17 +32,27 @@ static int64_t try_put(lua_State *L, scheduler *s, lapse_spec *spec, int callbac
     return generation;
 }
 
+/* Whether the order is for the handler that the callback is. */
+static bool name_handler(lua_State *L, const scheduler *s, int callback, lapse_spec *spec)
+{
+    int named = glue_name_handler(L, s, callback, spec);
+    if (named < 0)
+        glue_misuse(L, "the callback handles several queues: name one of them");
+    return named > 0;
+}
+
 static int put_order(lua_State *L, scheduler *s, lapse_spec *spec, int callback)
 {
     if (!s->lapse)
         return glue_closed(L);
+    if (callback && name_handler(L, s, callback, spec))
+        callback = 0;
     int64_t generation;
     GLUE_CALL(L, s, generation, try_put(L, s, spec, callback));
-    slots_drain(L, &s->slots);
     if (generation < 0)
-        return glue_failure(L, generation);
+        return glue_finish(L, s, glue_failure(L, generation));
     glue_push_int64(L, generation);
-    return 1;
+    return glue_finish(L, s, 1);
 }
 
 static int schedule(lua_State *L)
@@ -185,7 +195,7 @@ static void drop_batch(lua_State *L, scheduler *s, batch *b, bool all)
 }
 
 /* One order after the other, with the types checked; a bad id or time is a result. */
-static void check_batch(lua_State *L, int names)
+static void check_batch(lua_State *L, const scheduler *s, int names)
 {
     size_t count = glue_length(L, 2);
     for (size_t i = 0; i < count; i++) {
@@ -197,13 +207,15 @@ static void check_batch(lua_State *L, int names)
         lapse_spec spec = {.id = NULL};
         glue_read_id(L, first + SPEC_ID, &id);
         read_spec(L, first, &spec);
+        if (!lua_isnil(L, first + SPEC_CALLBACK))
+            name_handler(L, s, first + SPEC_CALLBACK, &spec);
         lua_settop(L, top);
     }
 }
 
 /* Read the batch once more, now to use it. Allocates nothing, so that no finalizer runs
  * and the strings stay where they are. An id that cannot be is left for the library. */
-static void fill_batch(lua_State *L, batch *b, int names)
+static void fill_batch(lua_State *L, scheduler *s, batch *b, int names)
 {
     for (size_t i = 0; i < b->count; i++) {
         int top = lua_gettop(L);
@@ -213,6 +225,10 @@ static void fill_batch(lua_State *L, batch *b, int names)
         *spec = (lapse_spec){.id = NULL};
         spec->id = lua_tolstring(L, first + SPEC_ID, &spec->id_len);
         read_spec(L, first, spec);
+        if (b->numbers[i] && glue_name_handler(L, s, first + SPEC_CALLBACK, spec) > 0) {
+            slots_drop(L, &s->slots, b->numbers[i]); /* The handler has it already. */
+            b->numbers[i] = 0;
+        }
         lua_settop(L, top);
     }
 }
@@ -222,7 +238,7 @@ static void attach_callbacks(scheduler *s, batch *b)
     for (size_t i = 0; i < b->count; i++) {
         if (!b->numbers[i])
             continue;
-        b->specs[i].fn = call_in_lua;
+        b->specs[i].fn = glue_call_in_lua;
         b->specs[i].arg = slots_arg(&s->slots, b->numbers[i]);
     }
 }
@@ -266,7 +282,7 @@ static int64_t try_batch(lua_State *L, scheduler *s, batch *b, int names)
         drop_batch(L, s, b, true);
         return lua_error(L);
     }
-    fill_batch(L, b, names);
+    fill_batch(L, s, b, names);
     attach_callbacks(s, b);
     int64_t accepted = lapse_schedule_many(s->lapse, b->specs, b->count, b->results);
     drop_batch(L, s, b, accepted < 0);
@@ -283,15 +299,14 @@ static int schedule_many(lua_State *L)
     int answers = push_answers(L, b);
     int names = push_spec_names(L);
     luaL_checkstack(L, 4 * SPECS, "a batch");
-    check_batch(L, names);
+    check_batch(L, s, names);
     if (!s->lapse)
         return glue_closed(L);
     int64_t accepted;
     GLUE_CALL(L, s, accepted, try_batch(L, s, b, names));
-    slots_drain(L, &s->slots);
     if (accepted < 0)
-        return glue_failure(L, accepted);
-    return return_results(L, b, answers, accepted);
+        return glue_finish(L, s, glue_failure(L, accepted));
+    return glue_finish(L, s, return_results(L, b, answers, accepted));
 }
 
 /* -- Cancel and change -- */
@@ -307,8 +322,7 @@ static int cancel(lua_State *L)
     int fate = LAPSE_FATE_UNKNOWN;
     if (possible)
         GLUE_CALL(L, s, fate, lapse_cancel(s->lapse, id, generation));
-    slots_drain(L, &s->slots);
-    return glue_push_fate(L, fate);
+    return glue_finish(L, s, glue_push_fate(L, fate));
 }
 
 static int cancel_wait(lua_State *L)
@@ -328,8 +342,7 @@ static int cancel_wait(lua_State *L)
             break;
         glue_after_signal(L);
     }
-    slots_drain(L, &s->slots);
-    return glue_push_fate(L, fate);
+    return glue_finish(L, s, glue_push_fate(L, fate));
 }
 
 static int reschedule(lua_State *L)
@@ -344,14 +357,14 @@ static int reschedule(lua_State *L)
     int fate = LAPSE_FATE_UNKNOWN;
     if (possible)
         GLUE_CALL(L, s, fate, lapse_reschedule(s->lapse, id, generation, delay));
-    slots_drain(L, &s->slots);
-    return glue_push_fate(L, fate);
+    return glue_finish(L, s, glue_push_fate(L, fate));
 }
 
 /* -- Tables -- */
 
 const luaL_Reg glue_default_schedule_functions[] = {
     {"schedule", schedule},
+    {"put", put},
     {"cancel", cancel},
     {"reschedule", reschedule},
     {NULL, NULL},

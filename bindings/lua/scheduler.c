@@ -1,7 +1,8 @@
 /* scheduler.c - the scheduler object, from lapse.new to close, and what a loop needs of it.
  *
  * Index 1 is the scheduler in every call. Its own table holds the callbacks (slots.c),
- * itself for the orders that refer to it, and on_error. Orders are none of its business. */
+ * itself for the orders that refer to it, the hooks (hooks.c) and the handlers (handle.c).
+ * Orders are none of its business. */
 #include "glue.h"
 
 #include <stdlib.h>
@@ -29,7 +30,9 @@ bool glue_revive(lua_State *L, scheduler *s)
     if (lapse_after_fork(s->lapse) < 0)
         return false;
     slots_forget(L, &s->slots);
+    glue_forget_events(s);
     s->depth = 0;
+    glue_restore_handlers(L, s);
     return true;
 }
 
@@ -89,6 +92,7 @@ static scheduler *push_scheduler(lua_State *L)
 static int open_scheduler(scheduler *s, const char *url, lapse_options *options)
 {
     options->release = slots_release;
+    glue_listen(s, options);
     return lapse_open(url, options, &s->lapse);
 }
 
@@ -99,26 +103,47 @@ static bool push_option(lua_State *L, const char *name)
     return !lua_isnil(L, -1);
 }
 
+/* The hook `name`, kept in the own table of the scheduler at index 2. */
+static bool read_hook(lua_State *L, const char *name, int own)
+{
+    if (!push_option(L, name))
+        return false;
+    glue_check_callback(L, -1);
+    glue_get_own(L, 2);
+    lua_insert(L, -2);
+    lua_rawseti(L, -2, own);
+    return true;
+}
+
+static void read_seconds(lua_State *L, const char *name, lapse_ns *to)
+{
+    if (push_option(L, name))
+        *to = glue_check_seconds(L, -1, name);
+}
+
+static void read_count(lua_State *L, const char *name, uint64_t *to)
+{
+    if (push_option(L, name))
+        *to = glue_check_count(L, -1, name, UINT64_MAX);
+}
+
 /* Read the table at index 1 into the options and the scheduler at index 2. */
 static const char *read_options(lua_State *L, lapse_options *options, scheduler *s)
 {
-    static const char *const names[] = {"url",  "clock",    "max_pending", "overflow",
-                                        "keep", "max_dead", "on_error",    NULL};
+    static const char *const names[] = {
+        "url",   "clock",       "max_pending", "overflow", "keep", "max_dead",
+        "lease", "stuck_after", "on_error",    "on_dead",  "log",  NULL};
     glue_check_keys(L, 1, "the options table", names);
-    if (push_option(L, "on_error")) {
-        glue_check_callback(L, -1);
-        glue_get_own(L, 2);
-        lua_insert(L, -2);
-        lua_rawseti(L, -2, OWN_ON_ERROR);
-    }
-    if (push_option(L, "max_pending"))
-        options->max_pending = glue_check_count(L, -1, "max_pending");
-    if (push_option(L, "max_dead"))
-        options->max_dead = glue_check_count(L, -1, "max_dead");
+    read_hook(L, "on_error", OWN_ON_ERROR);
+    s->wants_dead = read_hook(L, "on_dead", OWN_ON_DEAD);
+    s->wants_log = read_hook(L, "log", OWN_LOG);
+    read_count(L, "max_pending", &options->max_pending);
+    read_count(L, "max_dead", &options->max_dead);
+    read_seconds(L, "keep", &options->keep);
+    read_seconds(L, "lease", &options->lease);
+    read_seconds(L, "stuck_after", &options->stuck_after);
     if (push_option(L, "overflow"))
         options->overflow = (lapse_overflow)glue_check_name(L, -1, "overflow", overflows);
-    if (push_option(L, "keep"))
-        options->keep = glue_check_seconds(L, -1, "keep");
     if (push_option(L, "clock")) {
         s->clock = glue_clock_share(L, lua_gettop(L));
         options->clock = glue_clock_of(s->clock);
@@ -178,6 +203,8 @@ static void forget(lua_State *L, scheduler *s)
     s->lapse = NULL;
     slots_forget(L, &s->slots);
     slots_close(&s->slots);
+    glue_forget_handlers(L, s);
+    glue_forget_events(s);
     free(s->runs);
     s->runs = NULL;
     s->depth = s->run_room = 0;
@@ -189,6 +216,7 @@ static int close_scheduler(lua_State *L)
 {
     scheduler *s = glue_self(L);
     lapse_ns timeout = lua_isnoneornil(L, 2) ? 0 : glue_check_timeout(L, 2);
+    glue_finish(L, s, 0); /* Nobody tells the hooks later. */
     if (s->lapse) {
         int code = lapse_close(s->lapse, timeout);
         if (code < 0)
@@ -278,18 +306,6 @@ static int events(lua_State *L)
     return 1;
 }
 
-static int on_error(lua_State *L)
-{
-    glue_self(L);
-    lua_settop(L, 2);
-    if (!lua_isnil(L, 2))
-        glue_check_callback(L, 2);
-    glue_get_own(L, 1);
-    lua_pushvalue(L, 2);
-    lua_rawseti(L, -2, OWN_ON_ERROR);
-    return 0;
-}
-
 /* -- For the loop in Lua -- */
 
 /* Begin a pass: what is due by now. Returns the depth it runs at. */
@@ -306,7 +322,7 @@ static int begin_pass(lua_State *L)
         s->runs = more;
         s->run_room = room;
     }
-    s->runs[s->depth].until = lapse_now(s->lapse);
+    s->runs[s->depth] = (run){.until = lapse_now(s->lapse)};
     glue_push_int64(L, s->depth);
     return 1;
 }
@@ -322,26 +338,27 @@ static int abandon_pass(lua_State *L)
     return 0;
 }
 
-/* Wait until something is due: true; nil, message, code. */
+/* How long run may wait: a claim that is lost meanwhile may be worth telling of. Nobody
+ * can advance a manual clock while this thread waits. */
+static lapse_ns longest_wait(const scheduler *s)
+{
+    if (glue_has_news(s))
+        return 0;
+    return s->clock ? LAPSE_FOREVER : lapse_timeout(s->lapse);
+}
+
+/* Wait until there is something to do: true; nil, message, code. */
 static int wait_due(lua_State *L)
 {
     scheduler *s = glue_self(L);
     if (!s->lapse)
         return glue_closed(L);
     int code;
-    GLUE_CALL(L, s, code, lapse_wait(s->lapse, LAPSE_FOREVER));
+    GLUE_CALL(L, s, code, lapse_wait(s->lapse, longest_wait(s)));
     if (code < 0 && code != LAPSE_EINTR) /* The interpreter looks at its signals in Lua. */
-        return glue_failure(L, code);
+        return glue_finish(L, s, glue_failure(L, code));
     lua_pushboolean(L, true);
-    return 1;
-}
-
-static int error_handler(lua_State *L)
-{
-    glue_self(L);
-    glue_get_own(L, 1);
-    lua_rawgeti(L, -1, OWN_ON_ERROR);
-    return 1;
+    return glue_finish(L, s, 1);
 }
 
 static int to_string(lua_State *L)
@@ -359,8 +376,8 @@ const luaL_Reg glue_scheduler_functions[] = {
 };
 
 const luaL_Reg glue_default_functions[] = {
-    {"default", default_scheduler}, {"fd", fd},     {"next", next_due}, {"now", now},
-    {"on_error", on_error},         {"stop", stop}, {NULL, NULL},
+    {"default", default_scheduler}, {"fd", fd},     {"next", next_due},
+    {"now", now},                   {"stop", stop}, {NULL, NULL},
 };
 
 const luaL_Reg glue_scheduler_methods[] = {
@@ -370,7 +387,6 @@ const luaL_Reg glue_scheduler_methods[] = {
     {"pollfd", fd},
     {"events", events},
     {"timeout", next_due},
-    {"on_error", on_error},
     {"stop", stop},
     {"close", close_scheduler},
     {NULL, NULL},
@@ -380,7 +396,6 @@ const luaL_Reg glue_pass_methods[] = {
     {"begin_pass", begin_pass},
     {"abandon_pass", abandon_pass},
     {"wait", wait_due},
-    {"error_handler", error_handler},
     {NULL, NULL},
 };
 

@@ -66,7 +66,9 @@ enum { FATE_COUNT = LAPSE_FATE_DONE + 1 };
     X(claim_type)                                                                                  \
     X(retry_type)                                                                                  \
     X(reject_type)                                                                                 \
-    X(report) /* report(on_error, order, error) -> text of the error */
+    X(report) /* report(on_error, order, error) -> text of the error */                            \
+    X(bury)   /* bury(on_dead, the fields of an Info) */                                           \
+    X(log)    /* log(lapse_level, text) */
 
 typedef struct binding_state {
 #define BINDING_OBJECT_FIELD(name) PyObject *name;
@@ -91,7 +93,10 @@ PyObject *raise_code(binding_state *state, int code);
 /* The same with a text of its own, as PyUnicode_FromFormat. */
 PyObject *raise_text(binding_state *state, int code, const char *format, ...);
 
-/* A new exception of `code` about an order, not raised; NULL with one raised. */
+/* A new exception of `code` with a text, not raised; NULL with one raised. */
+PyObject *error_with(binding_state *state, int code, const char *text);
+
+/* The same about an order. */
 PyObject *error_for(binding_state *state, int code, PyObject *order_id);
 
 /* -- Module (module.c) ----------------------------------------------------------- */

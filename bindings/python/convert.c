@@ -111,20 +111,36 @@ int convert_timeout(binding_state *state, PyObject *value, lapse_ns *out)
     return convert_delay(state, value, out);
 }
 
-int convert_step(binding_state *state, PyObject *value, lapse_ns *out)
+/* 1 when a value that convert_delay made 0 of is below it, 0 when not, -1 on an error. */
+static int is_below_zero(binding_state *state, PyObject *value)
 {
-    if (convert_delay(state, value, out))
-        return -1;
-    if (*out > 0)
-        return 0;
     PyObject *zero = PyFloat_Check(value) || is_int(value)
                          ? PyLong_FromLong(0)
                          : PyObject_CallNoArgs(state->timedelta_type);
     int below = zero ? PyObject_RichCompareBool(value, zero, Py_LT) : -1;
     Py_XDECREF(zero);
+    return below;
+}
+
+static int refuse_below_zero(binding_state *state, PyObject *value, const char *why, lapse_ns *out)
+{
+    if (convert_delay(state, value, out))
+        return -1;
+    int below = *out > 0 ? 0 : is_below_zero(state, value);
     if (below > 0)
-        raise_text(state, LAPSE_ERANGE, "%R is below 0: this clock only goes forward", value);
+        raise_text(state, LAPSE_ERANGE, "%R is below 0: %s", value, why);
     return below ? -1 : 0;
+}
+
+int convert_step(binding_state *state, PyObject *value, lapse_ns *out)
+{
+    return refuse_below_zero(state, value, "this clock only goes forward", out);
+}
+
+int convert_duration(binding_state *state, PyObject *value, lapse_ns *out)
+{
+    *out = 0;
+    return value == Py_None ? 0 : refuse_below_zero(state, value, "use 0 or more seconds", out);
 }
 
 /* Seconds since 1970 with a fraction, rounded up to the nanosecond. */

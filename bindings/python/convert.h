@@ -16,6 +16,10 @@ int convert_timeout(binding_state *state, PyObject *value, lapse_ns *out);
 /* The same as convert_delay, but below 0 is refused. */
 int convert_step(binding_state *state, PyObject *value, lapse_ns *out);
 
+/* A duration of a policy or an option: as convert_delay, but below 0 is refused; None is 0,
+ * which the library reads as the default. */
+int convert_duration(binding_state *state, PyObject *value, lapse_ns *out);
+
 /* An aware datetime, or seconds since 1970 as int or float, as a UTC instant. */
 int convert_instant(binding_state *state, PyObject *value, lapse_ns *out);
 

@@ -2,7 +2,8 @@
  *
  * Counts are plain integers under the GIL. `s` is used without the GIL only between
  * core_enter and core_leave, and is closed only when no such call is left. */
-#include "core.h"
+#include "news.h"
+#include "watch.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -39,11 +40,14 @@ lapse_ns core_remaining(lapse_ns deadline)
     return left > 0 ? left : 0;
 }
 
-lapse_ns core_slice(lapse_ns deadline)
+lapse_ns core_slice(const core *c, lapse_ns deadline)
 {
-    lapse_ns left = core_remaining(deadline);
-    bool is_main = syscall(SYS_gettid) == getpid();
-    return is_main && left > LAPSE_MS(100) ? LAPSE_MS(100) : left;
+    lapse_ns left = core_remaining(deadline), most = LAPSE_FOREVER;
+    if (syscall(SYS_gettid) == getpid())
+        most = LAPSE_MS(100);
+    else if (!c->watchers)
+        most = LAPSE_SECONDS(1);
+    return left < most ? left : most;
 }
 
 static core *core_new(void)
@@ -54,21 +58,37 @@ static core *core_new(void)
         return NULL;
     }
     c->holds = 1;
+    atomic_init(&c->watch_fd, -1);
     return c;
+}
+
+static core_link *link_new(core *c)
+{
+    core_link *link = PyMem_Malloc(sizeof *link);
+    if (link)
+        link->core = c;
+    else
+        PyErr_NoMemory();
+    return link;
 }
 
 core *core_open(binding_state *state, const char *url, const lapse_options *options,
                 PyObject *clock)
 {
     core *c = core_new();
-    if (!c)
+    if (!c || !(c->link = link_new(c))) {
+        PyMem_Free(c);
         return NULL;
+    }
+    lapse_options told = *options;
+    news_listen(&told, c->link);
     int rc;
     PyThreadState *gil = PyEval_SaveThread();
-    rc = lapse_open(url, options, &c->s);
+    rc = lapse_open(url, &told, &c->s);
     PyEval_RestoreThread(gil);
     if (rc < 0) {
         raise_code(state, rc);
+        PyMem_Free(c->link);
         PyMem_Free(c);
         return NULL;
     }
@@ -98,14 +118,32 @@ static int close_last(core *c)
     return rc;
 }
 
+void core_clear(core *c)
+{
+    Py_CLEAR(c->on_error);
+    Py_CLEAR(c->on_dead);
+    Py_CLEAR(c->handlers);
+    Py_CLEAR(c->queues);
+    slots_clear(&c->slots);
+}
+
+static void close_watch(core *c)
+{
+    int fd = atomic_exchange(&c->watch_fd, -1);
+    if (fd >= 0)
+        close(fd);
+}
+
 static void core_free(core *c)
 {
     if (close_last(c) < 0)
         return; /* it still runs something: keep what that may touch */
-    slots_clear(&c->slots);
+    core_clear(c);
     slots_free(&c->slots);
-    Py_XDECREF(c->on_error);
+    news_drop(c);
+    close_watch(c);
     Py_XDECREF(c->clock);
+    PyMem_Free(c->link);
     PyMem_Free(c);
 }
 
@@ -142,6 +180,10 @@ void core_push_frame(core_frame *f)
     innermost = f;
     f->next = f->core->frames;
     f->core->frames = f;
+    if (f->core->watch_sleeps) {
+        f->core->watch_sleeps = false;
+        watch_wake(f->core, WATCH_START);
+    }
 }
 
 void core_pop_frame(core_frame *f)
@@ -177,6 +219,8 @@ int core_stop(core *c)
     int rc = 0;
     if (c->s)
         CORE_CALL(c, rc, lapse_stop(c->s));
+    c->stopped = true;
+    watch_wake(c, WATCH_NEWS);
     return rc;
 }
 
@@ -197,7 +241,7 @@ static bool is_mine(const core_frame *f)
 static bool has_returned(const core *c, PyObject *id, int64_t generation)
 {
     for (const core_frame *f = c->frames; f; f = f->next)
-        if ((generation == LAPSE_ANY || generation == f->generation) &&
+        if (f->order && (generation == LAPSE_ANY || generation == f->generation) &&
             PyUnicode_Compare(f->order, id) == 0)
             return is_mine(f);
     return true;
@@ -208,10 +252,10 @@ typedef bool condition(const core *c, PyObject *id, int64_t generation);
 /* One sleep, until something changed, a signal came, or the time is up. */
 static void sleep_until_told(core_waiter *w, lapse_ns left)
 {
-    eventfd_t news;
+    eventfd_t known;
     struct pollfd p = {.fd = w->fd, .events = POLLIN};
     struct timespec limit = {left / 1000000000, left % 1000000000};
-    eventfd_read(w->fd, &news); /* what is known already */
+    eventfd_read(w->fd, &known);
     PyThreadState *gil = PyEval_SaveThread();
     ppoll(&p, 1, &limit, NULL);
     PyEval_RestoreThread(gil);
@@ -287,6 +331,23 @@ int core_close(core *c, lapse_ns timeout)
     return rc;
 }
 
+/* What belongs to the `lapse` and to the Scheduler goes on with `fresh`. */
+static void move(core *c, core *fresh)
+{
+    fresh->s = c->s;
+    fresh->link = c->link;
+    fresh->link->core = fresh;
+    fresh->on_error = c->on_error;
+    fresh->on_dead = c->on_dead;
+    fresh->handlers = c->handlers;
+    fresh->queues = c->queues;
+    fresh->clock = Py_XNewRef(c->clock);
+    fresh->may_block = c->may_block;
+    c->s = NULL;
+    c->link = NULL;
+    c->on_error = c->on_dead = c->handlers = c->queues = NULL;
+}
+
 core *core_after_fork(binding_state *state, core *c)
 {
     core *fresh = core_new();
@@ -298,12 +359,8 @@ core *core_after_fork(binding_state *state, core *c)
         PyMem_Free(fresh);
         return NULL;
     }
-    fresh->s = c->s;
-    fresh->on_error = c->on_error;
-    fresh->clock = Py_XNewRef(c->clock);
-    fresh->may_block = c->may_block;
-    c->s = NULL;
-    c->on_error = NULL;
+    move(c, fresh);
+    close_watch(c);
     slots_clear(&c->slots); /* the parent's orders stay the parent's */
     core_drop(c);
     return fresh;

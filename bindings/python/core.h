@@ -8,27 +8,42 @@
 
 #include "slots.h"
 
-/* A callback on some thread's stack. */
+/* A callback or a hook on some thread's stack. */
 typedef struct core_frame {
     struct core *core;
-    PyObject *order; /* the Order it was given */
+    PyObject *order; /* the Order it was given; NULL: a hook */
     int64_t generation;
     struct core_frame *outer; /* on the same thread, of whatever core */
     struct core_frame *next;  /* of the same core, on whatever thread */
 } core_frame;
 
 typedef struct core_waiter core_waiter;
+typedef struct news news;
+
+/* What the hooks of a `lapse` are given: a fork moves the `lapse` to another core. */
+typedef struct core_link {
+    struct core *core;
+} core_link;
 
 typedef struct core {
     lapse *s; /* NULL once closed, and in what a fork left behind; under the GIL, as all */
     slots slots;
-    PyObject *on_error;   /* callable or NULL; the Scheduler's to traverse and clear */
+    PyObject *on_error;   /* callable or NULL; these four are the Scheduler's to traverse */
+    PyObject *on_dead;    /* callable or NULL */
+    PyObject *handlers;   /* dict: queue -> (function, policy as bytes); NULL when empty */
+    PyObject *queues;     /* dict: function -> its queue, None when it has several; or NULL */
     PyObject *clock;      /* ManualClock or NULL; outlives `s` */
+    core_link *link;      /* what the hooks of `s` are given */
     unsigned holds;       /* the Scheduler, Worker objects, calls in flight */
     unsigned users;       /* calls in flight, among them running workers */
-    core_frame *frames;   /* callbacks that run now */
+    core_frame *frames;   /* callbacks and hooks that run now */
     core_waiter *waiters; /* who wants to know when less is running */
     bool may_block;       /* calls may wait for input or output: give up the GIL for each */
+    bool stopped;
+    unsigned watchers;    /* threads in watch_until_stopped */
+    bool watch_sleeps;    /* the watcher wants to know of the next callback */
+    _Atomic int watch_fd; /* eventfd, or -1 before the first watcher */
+    _Atomic(news *) news; /* from any thread; see news.c */
 } core;
 
 /* Open the store. NULL with an exception. The clock's reference is taken on success. */
@@ -38,6 +53,13 @@ core *core_open(binding_state *state, const char *url, const lapse_options *opti
 /* Another reference, and one given up; the last closes the scheduler. */
 core *core_hold(core *c);
 void core_drop(core *c);
+
+/* Drop the references that are the Scheduler's. Runs finalizers. */
+void core_clear(core *c);
+
+/* After every call into the library: drop what it has released, and call the hooks for
+ * what it had to say. Runs Python code. */
+static inline void core_tidy(binding_state *state, core *c);
 
 /* Around whatever uses c->s without the GIL, or lets Python code run meanwhile. */
 void core_enter(core *c);
@@ -69,7 +91,7 @@ int core_close(core *c, lapse_ns timeout);
 
 /* In the child of a fork: what replaces `c`, empty and working, or NULL with an
  * exception. The caller's reference moves over; `c` stays for those who died with the
- * parent. */
+ * parent. Handlers are to be registered again (handle_again). */
 core *core_after_fork(binding_state *state, core *c);
 
 /* Real time that counts sleep, and a deadline by it; both saturate. */
@@ -77,10 +99,11 @@ lapse_ns core_now(void);
 lapse_ns core_deadline(lapse_ns timeout);
 lapse_ns core_remaining(lapse_ns deadline);
 
-/* How long to wait in the core before looking at signals. Handlers of Python run on the
- * main thread only, and some of the core's waits do not notice signals: the main thread
- * comes back ten times a second, others when the time is up. */
-lapse_ns core_slice(lapse_ns deadline);
+/* How long to wait in the core before looking at signals and news. Handlers of Python run
+ * on the main thread only, and some of the core's waits do not notice signals: the main
+ * thread comes back ten times a second. Others deliver news once a second if there is no
+ * watcher to do it, else they come back when the time is up. */
+lapse_ns core_slice(const core *c, lapse_ns deadline);
 
 /* result = call, without the GIL when the store may block. */
 #define CORE_CALL(c, result, call)                                                                 \
@@ -96,6 +119,15 @@ lapse_ns core_slice(lapse_ns deadline);
             core_leave(c);                                                                         \
         }                                                                                          \
     } while (0)
+
+void news_deliver(binding_state *state, core *c);
+
+static inline void core_tidy(binding_state *state, core *c)
+{
+    slots_drain(&c->slots);
+    if (atomic_load_explicit(&c->news, memory_order_relaxed))
+        news_deliver(state, c);
+}
 
 /* The clock.c side: the lapse_clock of a ManualClock, or NULL with TypeError. */
 lapse_clock *clock_of(binding_state *state, PyObject *object);

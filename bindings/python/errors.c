@@ -144,6 +144,16 @@ PyObject *raise_text(binding_state *state, int code, const char *format, ...)
     return NULL;
 }
 
+PyObject *error_with(binding_state *state, int code, const char *text)
+{
+    PyObject *message = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+    if (!message)
+        return NULL;
+    PyObject *error = PyObject_CallFunctionObjArgs(class_of(state, code), message, NULL);
+    Py_DECREF(message);
+    return error;
+}
+
 PyObject *error_for(binding_state *state, int code, PyObject *order_id)
 {
     PyObject *message = PyUnicode_FromFormat("order %R: %s", order_id, lapse_strerror(code));

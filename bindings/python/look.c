@@ -1,6 +1,7 @@
 /* look.c - get, orders, stats: what is there, as tuples and dicts.
  *
  * The tuples have the order of lapse.Info, which names their fields. */
+#include "look.h"
 #include "convert.h"
 #include "scheduler.h"
 
@@ -12,7 +13,7 @@ static PyObject *bytes_or_empty(binding_state *state, const void *bytes, size_t 
 }
 
 /* (state, id, queue, payload, due, remaining, ended, generation, attempt, reason, error) */
-static PyObject *info_tuple(binding_state *state, const lapse_info *info)
+PyObject *look_tuple(binding_state *state, const lapse_info *info)
 {
     PyObject *id = text_object(info->id, info->id_len);
     PyObject *queue =
@@ -46,7 +47,7 @@ PyObject *scheduler_get(PyObject *object, PyObject *order_id)
         Py_RETURN_NONE;
     if (rc < 0)
         return raise_code(self->state, rc);
-    PyObject *tuple = info_tuple(self->state, &info);
+    PyObject *tuple = look_tuple(self->state, &info);
     lapse_info_free(&info);
     return tuple;
 }
@@ -63,7 +64,7 @@ enum { PAUSE_EVERY = 1024 };
 static bool add_to_list(const lapse_info *info, void *arg)
 {
     walk *w = arg;
-    PyObject *tuple = info_tuple(w->state, info);
+    PyObject *tuple = look_tuple(w->state, info);
     w->failed = !tuple || PyList_Append(w->list, tuple);
     Py_XDECREF(tuple);
     if (!w->failed && PyList_Size(w->list) % PAUSE_EVERY == 0) {
@@ -94,7 +95,7 @@ PyObject *scheduler_orders(PyObject *object, PyObject *states)
     return w.list;
 }
 
-typedef enum figure_kind { COUNT, TIME } figure_kind;
+typedef enum figure_kind { COUNT, TIME, FLAG } figure_kind;
 
 typedef struct figure {
     const char *name;
@@ -102,10 +103,12 @@ typedef struct figure {
     figure_kind kind;
 } figure;
 
-#define FIGURE(kind, name)                                                                         \
+#define FIGURE_OF(type, kind, name)                                                                \
     {                                                                                              \
-#name, offsetof(lapse_stats, name), kind                                                   \
+#name, offsetof(type, name), kind                                                          \
     }
+#define FIGURE(kind, name) FIGURE_OF(lapse_stats, kind, name)
+#define QUEUE_FIGURE(kind, name) FIGURE_OF(lapse_queue_stats, kind, name)
 
 static const figure figures[] = {
     FIGURE(COUNT, pending),  FIGURE(COUNT, running),      FIGURE(COUNT, kept),
@@ -120,11 +123,21 @@ static const figure figures[] = {
     FIGURE(COUNT, bytes),    FIGURE(COUNT, longest_move),
 };
 
-static PyObject *figure_object(const lapse_stats *stats, const figure *f)
+static const figure queue_figures[] = {
+    QUEUE_FIGURE(FLAG, handled),    QUEUE_FIGURE(FLAG, paused),     QUEUE_FIGURE(COUNT, pending),
+    QUEUE_FIGURE(COUNT, running),   QUEUE_FIGURE(COUNT, dead),      QUEUE_FIGURE(COUNT, started),
+    QUEUE_FIGURE(COUNT, done),      QUEUE_FIGURE(COUNT, failed),    QUEUE_FIGURE(COUNT, retried),
+    QUEUE_FIGURE(COUNT, cancelled), QUEUE_FIGURE(COUNT, dead_total), QUEUE_FIGURE(TIME, oldest_due),
+    QUEUE_FIGURE(TIME, late_p50),   QUEUE_FIGURE(TIME, late_p99),   QUEUE_FIGURE(TIME, late_max),
+};
+
+static PyObject *figure_object(const void *stats, const figure *f)
 {
     const char *field = (const char *)stats + f->offset;
     if (f->kind == TIME)
         return convert_seconds(*(const lapse_ns *)(const void *)field);
+    if (f->kind == FLAG)
+        return PyBool_FromLong(*(const bool *)(const void *)field);
     return PyLong_FromUnsignedLongLong(*(const uint64_t *)(const void *)field);
 }
 
@@ -137,25 +150,26 @@ static int add_value(PyObject *dict, const char *name, PyObject *value)
 }
 
 /* Dead letters by the number of their lapse_reason; the Python side names them. */
-static PyObject *dead_by(const lapse_stats *stats)
+enum { REASONS = LAPSE_REASON_LOST + 1 };
+
+static PyObject *dead_by(const uint64_t *by)
 {
-    Py_ssize_t count = sizeof stats->dead_by / sizeof stats->dead_by[0];
-    PyObject *list = PyList_New(count);
-    for (Py_ssize_t i = 0; list && i < count; i++) {
-        PyObject *n = PyLong_FromUnsignedLongLong(stats->dead_by[i]);
+    PyObject *list = PyList_New(REASONS);
+    for (Py_ssize_t i = 0; list && i < REASONS; i++) {
+        PyObject *n = PyLong_FromUnsignedLongLong(by[i]);
         if (!n || PyList_SetItem(list, i, n))
             Py_CLEAR(list);
     }
     return list;
 }
 
-static PyObject *stats_dict(const lapse_stats *stats)
+static PyObject *dict_of(const void *stats, const figure *rows, size_t count, const uint64_t *by)
 {
     PyObject *dict = PyDict_New();
-    for (size_t i = 0; dict && i < sizeof figures / sizeof figures[0]; i++)
-        if (add_value(dict, figures[i].name, figure_object(stats, &figures[i])))
+    for (size_t i = 0; dict && i < count; i++)
+        if (add_value(dict, rows[i].name, figure_object(stats, &rows[i])))
             Py_CLEAR(dict);
-    if (dict && add_value(dict, "dead_by", dead_by(stats)))
+    if (dict && add_value(dict, "dead_by", dead_by(by)))
         Py_CLEAR(dict);
     return dict;
 }
@@ -169,5 +183,54 @@ PyObject *scheduler_stats(PyObject *object, PyObject *Py_UNUSED(ignored))
     if (!core_open_or_raise(self->state, c))
         return NULL;
     CORE_CALL(c, rc, lapse_statistics(c->s, &stats));
-    return rc < 0 ? raise_code(self->state, rc) : stats_dict(&stats);
+    if (rc < 0)
+        return raise_code(self->state, rc);
+    return dict_of(&stats, figures, sizeof figures / sizeof figures[0], stats.dead_by);
+}
+
+PyObject *scheduler_queue_stats(PyObject *object, PyObject *queue)
+{
+    scheduler *self = (scheduler *)object;
+    core *c = self->core;
+    lapse_queue_stats stats;
+    text name;
+    int rc;
+    if (!core_open_or_raise(self->state, c) || convert_queue(self->state, queue, &name))
+        return NULL;
+    CORE_CALL(c, rc, lapse_queue_statistics(c->s, name.bytes, &stats));
+    text_done(&name);
+    if (rc < 0)
+        return raise_code(self->state, rc);
+    return dict_of(&stats, queue_figures, sizeof queue_figures / sizeof queue_figures[0],
+                   stats.dead_by);
+}
+
+PyObject *scheduler_queues(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    scheduler *self = (scheduler *)object;
+    core *c = self->core;
+    const char *name;
+    PyObject *list = core_open_or_raise(self->state, c) ? PyList_New(0) : NULL;
+    for (size_t n = 0; list && c->s && (name = lapse_queue_name(c->s, n)); n++) {
+        PyObject *text = text_object(name, strlen(name));
+        if (!text || PyList_Append(list, text))
+            Py_CLEAR(list);
+        Py_XDECREF(text);
+    }
+    return list;
+}
+
+PyObject *scheduler_metrics(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    scheduler *self = (scheduler *)object;
+    core *c = self->core;
+    char *text;
+    if (!core_open_or_raise(self->state, c))
+        return NULL;
+    CORE_CALL(c, text, lapse_metrics(c->s));
+    if (!text)
+        return raise_code(self->state, LAPSE_ENOMEM);
+    PyObject *result = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+    lapse_free(text);
+    return result;
 }

@@ -150,7 +150,7 @@ static int hand_over(scheduler *self, core *c, batch *b)
         return 0;
     bool wake = false;
     for (size_t k = 0; k < b->used; k++)
-        wake |= b->puts[k].slot != NULL;
+        wake |= b->puts[k].runs;
     if ((wake && scheduler_wake_workers(self)) || !core_open_or_raise(self->state, c))
         return -1;
     int64_t accepted;
@@ -176,7 +176,7 @@ PyObject *scheduler_schedule_many(PyObject *object, PyObject *orders)
     if (!batch_open(&b, orders) && !prepare_all(self, c, &b) && !hand_over(self, c, &b))
         results = Py_NewRef(b.results);
     batch_close(c, &b);
-    slots_drain(&c->slots);
+    core_tidy(self->state, c);
     core_drop(c);
     return results;
 }

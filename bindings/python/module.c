@@ -57,6 +57,8 @@ int binding_link(binding_state *state)
     if (link_fates(state) || import_into(&state->claim_type, "lapse._scheduler", "Claim") ||
         import_into(&state->retry_type, "lapse._verdicts", "Retry") ||
         import_into(&state->reject_type, "lapse._verdicts", "Reject") ||
+        import_into(&state->bury, "lapse._verdicts", "bury") ||
+        import_into(&state->log, "lapse._verdicts", "log") ||
         import_into(&state->report, "lapse._verdicts", "report"))
         return -1;
     return 0;

@@ -2,6 +2,7 @@
  *
  * Everything is converted before anything is taken, so a bad argument changes nothing. */
 #include "put.h"
+#include "handle.h"
 
 #include <string.h>
 
@@ -11,9 +12,8 @@
 #define CO_ASYNC_GENERATOR 0x200
 #define CO_LAZY (CO_GENERATOR | CO_COROUTINE | CO_ITERABLE_COROUTINE | CO_ASYNC_GENERATOR)
 
-/* Marks an order whose callable is in a slot; only lapse_process would call it, and the
- * binding begins and settles instead. */
-static lapse_verdict python_runs_it(const lapse_order *order, void *arg)
+/* Only lapse_process would call it, and the binding begins and settles instead. */
+lapse_verdict put_python_runs_it(const lapse_order *order, void *arg)
 {
     (void)arg;
     return lapse_fail(order, "this order's callback is Python's to run");
@@ -49,7 +49,7 @@ static long code_flags(PyObject *function)
     return bits;
 }
 
-static int check_callback(binding_state *state, PyObject *callback)
+int put_check_callback(binding_state *state, PyObject *callback)
 {
     if (!PyCallable_Check(callback)) {
         PyErr_Format(PyExc_TypeError, "callback is a callable that takes the order, not %R",
@@ -113,23 +113,51 @@ static int prepare_payload(PyObject *payload, put *out)
 
 static int prepare_callback(binding_state *state, core *c, PyObject *callback, put *out)
 {
-    if (!callback || callback == Py_None)
-        return 0;
-    if (!slots_remembers(&c->slots, callback) && check_callback(state, callback))
+    out->runs = true;
+    if (!slots_remembers(&c->slots, callback) && put_check_callback(state, callback))
         return -1;
     out->slot = slots_take(&c->slots, callback);
     if (!out->slot)
         return -1;
-    out->spec.fn = python_runs_it;
+    out->spec.fn = put_python_runs_it;
     out->spec.arg = out->slot;
     return 0;
+}
+
+/* An order that a handler is for: its queue instead of a callback. */
+static int prepare_queue(binding_state *state, PyObject *queue, put *out)
+{
+    text_done(&out->queue);
+    out->runs = true;
+    if (convert_queue(state, queue, &out->queue))
+        return -1;
+    if (!out->queue.owner)
+        out->queue.owner = Py_NewRef(queue);
+    out->spec.queue = out->queue.bytes;
+    return 0;
+}
+
+/* A callback of its own, a function that was registered instead of its queue's name, or
+ * none: then it may still be for a handler. */
+static int prepare_consumer(binding_state *state, core *c, const put_arguments *given, put *out)
+{
+    PyObject *callback = given->callback, *queue = NULL;
+    out->runs = c->handlers != NULL;
+    if (!callback || callback == Py_None)
+        return 0;
+    if (c->queues) {
+        queue = handle_queue_of(state, c, callback, given->queue);
+        if (PyErr_Occurred())
+            return -1;
+    }
+    return queue ? prepare_queue(state, queue, out) : prepare_callback(state, c, callback, out);
 }
 
 int put_prepare(binding_state *state, core *c, const put_arguments *given, bool absolute, put *out)
 {
     memset(out, 0, sizeof *out);
     if (!prepare_plain(state, given, absolute, out) && !prepare_payload(given->payload, out) &&
-        !prepare_callback(state, c, given->callback, out))
+        !prepare_consumer(state, c, given, out))
         return 0;
     put_done(c, out, false);
     return -1;

@@ -18,11 +18,18 @@ typedef struct put {
     text id, queue;
     Py_buffer payload;
     slot *slot; /* taken for the callback, or NULL */
+    bool runs;  /* it may be for a worker of ours to run */
 } put;
 
 /* Fill in `out`; `absolute`: the time is a UTC instant. 0, or -1 with an exception and
  * nothing to undo. */
 int put_prepare(binding_state *state, core *c, const put_arguments *given, bool absolute, put *out);
+
+/* Whether this can be called back: 0, or -1 with a TypeError. */
+int put_check_callback(binding_state *state, PyObject *callback);
+
+/* Marks an order, or a handler, whose callable is in a slot. */
+lapse_verdict put_python_runs_it(const lapse_order *order, void *arg);
 
 /* After the call: give back the slot of an order that was not accepted, and the views. */
 void put_done(core *c, put *p, bool accepted);

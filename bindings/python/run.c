@@ -5,7 +5,9 @@
  * report(). No order is half done when run_due returns: signals are looked at between
  * orders only. */
 #include "run.h"
+#include "news.h"
 #include "order.h"
+#include "watch.h"
 
 #include <signal.h>
 #include <time.h>
@@ -109,7 +111,9 @@ static void settle(core *c, int64_t fence, verdict *v)
     const char *error = v->error ? PyUnicode_AsUTF8AndSize(v->error, NULL) : NULL;
     if (v->error && !error)
         PyErr_Clear();
-    if (c->s)
+    if (c->s && v->what == LAPSE_FAIL)
+        CORE_CALL(c, ignored, news_settle_failed(c->s, fence, error));
+    else if (c->s)
         CORE_CALL(c, ignored, lapse_settle(c->s, fence, v->what, v->delay, error));
     (void)ignored;
     Py_CLEAR(v->error);
@@ -147,6 +151,8 @@ static int run_one(binding_state *state, core *c, lapse_ns until)
     if (!c->s)
         return LAPSE_ECLOSED;
     CORE_CALL(c, rc, lapse_begin(c->s, until, &order, &fn, &arg));
+    if (rc == 0)
+        core_tidy(state, c);
     if (rc != 1)
         return rc;
     PyObject *callback = Py_XNewRef(((slot *)arg)->callback);
@@ -156,7 +162,7 @@ static int run_one(binding_state *state, core *c, lapse_ns until)
         verdict v = {.what = LAPSE_GIVE_BACK};
         settle(c, order->fence, &v);
     }
-    slots_drain(&c->slots);
+    core_tidy(state, c);
     Py_XDECREF(callback);
     return 1;
 }
@@ -212,12 +218,15 @@ static int wait_for_work(core *c, bool is_worker)
     int rc;
     sigset_t all, before;
     lapse *s = c->s;
+    lapse_ns timeout = is_worker ? LAPSE_FOREVER : core_slice(c, LAPSE_FOREVER);
     PyThreadState *gil = PyEval_SaveThread();
     if (is_worker) {
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before);
     }
-    rc = lapse_wait(s, is_worker ? LAPSE_FOREVER : core_slice(LAPSE_FOREVER));
+    news_begin_wait();
+    rc = lapse_wait(s, timeout);
+    news_end_wait();
     if (is_worker)
         pthread_sigmask(SIG_SETMASK, &before, NULL);
     PyEval_RestoreThread(gil);
@@ -240,6 +249,7 @@ int run_until_stopped(binding_state *state, core *c, bool is_worker)
     core_enter(c);
     while (rc >= 0 && c->s) {
         rc = wait_for_work(c, is_worker);
+        core_tidy(state, c);
         if (PyErr_CheckSignals())
             rc = RUN_RAISED;
         else if (rc == LAPSE_EINTR)
@@ -295,6 +305,14 @@ static PyObject *worker_run(PyObject *object, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
+static PyObject *worker_watch(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    worker *self = (worker *)object;
+    if (watch_until_stopped(self->state, self->core))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyObject *worker_stop(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     worker *self = (worker *)object;
@@ -307,6 +325,9 @@ static PyObject *worker_stop(PyObject *object, PyObject *Py_UNUSED(ignored))
 static PyMethodDef worker_methods[] = {
     {"run", worker_run, METH_NOARGS,
      PyDoc_STR("run($self, /)\n--\n\nRun callbacks on this thread until the scheduler stops.")},
+    {"watch", worker_watch, METH_NOARGS,
+     PyDoc_STR("watch($self, /)\n--\n\n"
+               "Look after callbacks that run too long, until the scheduler stops.")},
     {"stop", worker_stop, METH_NOARGS,
      PyDoc_STR("stop($self, /)\n--\n\nStop the scheduler; see Scheduler.stop.")},
     {NULL, NULL, 0, NULL},

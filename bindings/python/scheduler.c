@@ -5,6 +5,8 @@
  * Python part's. Calls that wait give up the GIL and look at signals; calls on a memory
  * store do not, they are shorter than a hand-over. */
 #include "scheduler.h"
+#include "handle.h"
+#include "news.h"
 #include "order.h"
 #include "put.h"
 #include "run.h"
@@ -35,6 +37,9 @@ static int scheduler_traverse(PyObject *object, visitproc visit, void *arg)
     if (!c)
         return 0;
     Py_VISIT(c->on_error);
+    Py_VISIT(c->on_dead);
+    Py_VISIT(c->handlers);
+    Py_VISIT(c->queues);
     Py_VISIT(c->clock);
     return slots_traverse(&c->slots, visit, arg);
 }
@@ -47,8 +52,7 @@ static int scheduler_clear(PyObject *object)
         return 0;
     core_hold(c);
     core_stop(c);
-    Py_CLEAR(c->on_error);
-    slots_clear(&c->slots);
+    core_clear(c);
     core_drop(c);
     return 0;
 }
@@ -81,13 +85,22 @@ static int parse_overflow(binding_state *state, const char *word, lapse_overflow
     return 0;
 }
 
-static int check_on_error(PyObject *on_error)
+static int check_hook(PyObject *hook, const char *takes)
 {
-    if (on_error == Py_None || PyCallable_Check(on_error))
+    if (hook == Py_None || PyCallable_Check(hook))
         return 0;
-    PyErr_Format(PyExc_TypeError, "on_error is a callable that takes (order, error), not %R",
-                 on_error);
+    PyErr_Format(PyExc_TypeError, "%s, not %R", takes, hook);
     return -1;
+}
+
+static int check_on_error(PyObject *hook)
+{
+    return check_hook(hook, "on_error is a callable that takes (order, error)");
+}
+
+static int check_on_dead(PyObject *hook)
+{
+    return check_hook(hook, "on_dead is a callable that takes (info, reason)");
 }
 
 static int count_of(PyObject *value, const char *name, uint64_t *out)
@@ -102,25 +115,28 @@ static int count_of(PyObject *value, const char *name, uint64_t *out)
 
 static PyObject *scheduler_open(PyObject *object, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"url",  "on_error", "max_pending", "overflow",
-                            "keep", "max_dead", "clock",       NULL};
+    static char *names[] = {"url",      "on_error", "on_dead",     "max_pending", "overflow", "keep",
+                            "max_dead", "lease",    "stuck_after", "clock",       NULL};
     scheduler *self = as_scheduler(object);
     binding_state *state = self->state;
     const char *url, *overflow;
-    PyObject *on_error, *max_pending, *keep, *max_dead, *clock;
+    PyObject *on_error, *on_dead, *max_pending, *keep, *max_dead, *lease, *stuck_after, *clock;
     lapse_options options = {.release = slots_release};
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "sOOsOOO:_open", names, &url, &on_error,
-                                     &max_pending, &overflow, &keep, &max_dead, &clock))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "sOOOsOOOOO:_open", names, &url, &on_error,
+                                     &on_dead, &max_pending, &overflow, &keep, &max_dead, &lease,
+                                     &stuck_after, &clock))
         return NULL;
     if (self->core) {
         PyErr_SetString(PyExc_RuntimeError, "the scheduler is open already");
         return NULL;
     }
-    if (binding_link(state) || check_on_error(on_error) ||
+    if (binding_link(state) || check_on_error(on_error) || check_on_dead(on_dead) ||
         count_of(max_pending, "max_pending", &options.max_pending) ||
         count_of(max_dead, "max_dead", &options.max_dead) ||
         parse_overflow(state, overflow, &options.overflow) ||
-        convert_delay(state, keep, &options.keep))
+        convert_duration(state, keep, &options.keep) ||
+        convert_duration(state, lease, &options.lease) ||
+        convert_duration(state, stuck_after, &options.stuck_after))
         return NULL;
     if (clock == Py_None)
         clock = NULL;
@@ -131,6 +147,8 @@ static PyObject *scheduler_open(PyObject *object, PyObject *args, PyObject *keyw
         return NULL;
     if (on_error != Py_None)
         self->core->on_error = Py_NewRef(on_error);
+    if (on_dead != Py_None)
+        self->core->on_dead = Py_NewRef(on_dead);
     Py_RETURN_NONE;
 }
 
@@ -170,8 +188,8 @@ static PyObject *close_idle(binding_state *state, core *c, lapse_ns deadline)
         if (rc < 0)
             return raise_code(state, rc);
     }
-    Py_CLEAR(c->on_error);
-    slots_clear(&c->slots);
+    core_tidy(state, c);
+    core_clear(c);
     Py_RETURN_NONE;
 }
 
@@ -215,7 +233,7 @@ static PyObject *scheduler_after_fork(PyObject *object, PyObject *Py_UNUSED(igno
     if (fresh)
         self->core = fresh;
     core_drop(old);
-    if (!fresh)
+    if (!fresh || handle_again(self->state, fresh))
         return NULL;
     Py_RETURN_NONE;
 }
@@ -239,7 +257,7 @@ int scheduler_wake_workers(scheduler *self)
 
 static PyObject *put_order(scheduler *self, core *c, const put *p)
 {
-    if (p->slot && scheduler_wake_workers(self))
+    if (p->runs && scheduler_wake_workers(self))
         return NULL;
     if (!core_open_or_raise(self->state, c))
         return NULL;
@@ -259,7 +277,7 @@ static PyObject *schedule(scheduler *self, const put_arguments *given, bool abso
     core_hold(c);
     PyObject *generation = put_order(self, c, &p);
     put_done(c, &p, generation != NULL);
-    slots_drain(&c->slots);
+    core_tidy(self->state, c);
     core_drop(c);
     return generation;
 }
@@ -298,7 +316,7 @@ PyObject *scheduler_schedule_at(PyObject *self, PyObject *const *args, Py_ssize_
 static PyObject *fate_or_raise(binding_state *state, core *c, int fate)
 {
     PyObject *result = fate < 0 ? raise_code(state, fate) : fate_object(state, fate);
-    slots_drain(&c->slots);
+    core_tidy(state, c);
     return result;
 }
 
@@ -363,7 +381,7 @@ static PyObject *cancel_and_wait(scheduler *self, core *c, const text *id, int64
     else if (!late)
         result = fate_object(self->state, fate);
     Py_DECREF(shown);
-    slots_drain(&c->slots);
+    core_tidy(self->state, c);
     return result;
 }
 
@@ -418,12 +436,17 @@ static PyObject *claim_or_none(scheduler *self, core *c, int rc, const lapse_ord
     return claim_object(self, c, order);
 }
 
-static int take(core *c, const char *queue, lapse_ns deadline, const lapse_order **order)
+/* News are delivered between the waits, and by the caller once the claim is safe. */
+static int take(binding_state *state, core *c, const char *queue, lapse_ns deadline,
+                const lapse_order **order)
 {
     int rc = LAPSE_ECLOSED;
     while (c->s) {
+        lapse_ns slice = core_slice(c, deadline);
         PyThreadState *gil = PyEval_SaveThread();
-        rc = lapse_take(c->s, queue, core_slice(deadline), order);
+        news_begin_wait();
+        rc = lapse_take(c->s, queue, slice, order);
+        news_end_wait();
         PyEval_RestoreThread(gil);
         if (rc == 1)
             break; /* a signal that came meanwhile is seen after the claim is safe */
@@ -431,6 +454,7 @@ static int take(core *c, const char *queue, lapse_ns deadline, const lapse_order
             return RUN_RAISED;
         if (rc != LAPSE_EINTR && (rc < 0 || !core_remaining(deadline)))
             break;
+        core_tidy(state, c);
     }
     return rc;
 }
@@ -451,9 +475,10 @@ static PyObject *scheduler_take(PyObject *object, PyObject *const *args, Py_ssiz
         convert_queue(self->state, a[0], &queue))
         return NULL;
     core_enter(c);
-    int rc = take(c, queue.bytes, core_deadline(limit), &order);
+    int rc = take(self->state, c, queue.bytes, core_deadline(limit), &order);
     PyObject *claim = claim_or_none(self, c, rc, order);
     text_done(&queue);
+    core_tidy(self->state, c);
     core_leave(c);
     return claim;
 }
@@ -476,6 +501,7 @@ static PyObject *scheduler_poll(PyObject *object, PyObject *const *args, Py_ssiz
     CORE_CALL(c, rc, lapse_poll(c->s, queue.bytes, &order));
     PyObject *claim = claim_or_none(self, c, rc, order);
     text_done(&queue);
+    core_tidy(self->state, c);
     core_leave(c);
     return claim;
 }
@@ -493,7 +519,7 @@ static PyObject *scheduler_settle(PyObject *object, PyObject *args)
     CORE_CALL(c, rc, lapse_settle(c->s, fence, (lapse_verdict)verdict, delay, error));
     if (rc < 0)
         raise_code(self->state, rc);
-    slots_drain(&c->slots);
+    core_tidy(self->state, c);
     return rc < 0 ? NULL : Py_NewRef(Py_None);
 }
 
@@ -509,6 +535,73 @@ static PyObject *scheduler_renew(PyObject *object, PyObject *args)
     if (rc < 0)
         return raise_code(self->state, rc);
     Py_RETURN_NONE;
+}
+
+static PyObject *scheduler_holds(PyObject *object, PyObject *args)
+{
+    core *c = as_scheduler(object)->core;
+    long long fence;
+    bool holds = false;
+    if (!PyArg_ParseTuple(args, "L:_holds", &fence))
+        return NULL;
+    if (c && c->s)
+        CORE_CALL(c, holds, lapse_holds(c->s, fence));
+    return PyBool_FromLong(holds);
+}
+
+/* -- Dead letters ------------------------------------------------------------------ */
+
+static PyObject *scheduler_requeue(PyObject *object, PyObject *const *args, Py_ssize_t given,
+                                   PyObject *keywords)
+{
+    static const binding_name names[] = {NAME_order_id, NAME_delay, NAME_generation};
+    static const signature sig = {"requeue", names, 3, 1};
+    scheduler *self = as_scheduler(object);
+    core *c = self->core;
+    PyObject *a[3], *result;
+    text id;
+    int64_t generation, made = LAPSE_EUNKNOWN;
+    lapse_ns delay = 0;
+    if (take_arguments(self->state, &sig, args, given, keywords, a) ||
+        convert_generation(a[2], &generation) ||
+        (a[1] && convert_delay(self->state, a[1], &delay)) || !core_open_or_raise(self->state, c) ||
+        scheduler_wake_workers(self) || !core_open_or_raise(self->state, c) ||
+        convert_id(self->state, a[0], &id))
+        return NULL;
+    if (!text_holds_nul(&id))
+        CORE_CALL(c, made, lapse_requeue(c->s, id.bytes, generation, delay));
+    text_done(&id);
+    if (made == LAPSE_EUNKNOWN)
+        result = raise_text(self->state, LAPSE_EUNKNOWN, "no dead letter of %R", a[0]);
+    else if (made < 0)
+        result = raise_code(self->state, (int)made);
+    else
+        result = PyLong_FromLongLong(made);
+    core_tidy(self->state, c);
+    return result;
+}
+
+static PyObject *scheduler_purge(PyObject *object, PyObject *const *args, Py_ssize_t given,
+                                 PyObject *keywords)
+{
+    static const binding_name names[] = {NAME_order_id, NAME_generation};
+    static const signature sig = {"purge", names, 2, 0};
+    scheduler *self = as_scheduler(object);
+    core *c = self->core;
+    PyObject *a[2];
+    text id = {0};
+    int64_t generation, purged = 0;
+    if (take_arguments(self->state, &sig, args, given, keywords, a) ||
+        convert_generation(a[1], &generation) || !core_open_or_raise(self->state, c) ||
+        (a[0] && a[0] != Py_None && convert_id(self->state, a[0], &id)))
+        return NULL;
+    if (!text_holds_nul(&id))
+        CORE_CALL(c, purged, lapse_purge(c->s, id.bytes, generation));
+    text_done(&id);
+    PyObject *result =
+        purged < 0 ? raise_code(self->state, (int)purged) : PyLong_FromLongLong(purged);
+    core_tidy(self->state, c);
+    return result;
 }
 
 /* -- The host's loop -------------------------------------------------------------- */
@@ -594,10 +687,44 @@ static int set_on_error(PyObject *object, PyObject *value, void *Py_UNUSED(closu
     return 0;
 }
 
+static PyObject *get_on_dead(PyObject *object, void *Py_UNUSED(closure))
+{
+    core *c = as_scheduler(object)->core;
+    return Py_NewRef(c && c->on_dead ? c->on_dead : Py_None);
+}
+
+static int set_on_dead(PyObject *object, PyObject *value, void *Py_UNUSED(closure))
+{
+    scheduler *self = as_scheduler(object);
+    if (!value)
+        value = Py_None;
+    if (check_on_dead(value) || !core_open_or_raise(self->state, self->core))
+        return -1;
+    PyObject *old = self->core->on_dead;
+    self->core->on_dead = value == Py_None ? NULL : Py_NewRef(value);
+    Py_XDECREF(old);
+    return 0;
+}
+
 static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure))
 {
     return PyBool_FromLong(!scheduler_is_open(object));
 }
+
+#define REQUEUE_DOC                                                                                \
+    "requeue($self, order_id, delay=0, generation=0)\n--\n\n"                                     \
+    "Make a dead letter a pending order again, due after `delay` seconds.\n"                        \
+    "\n"                                                                                           \
+    "With its callback or queue and its payload; its attempts are counted anew. generation:\n"      \
+    "that dead letter of the id, 0 for the newest. Returns the new generation. Raises\n"            \
+    "lapse.Unknown when there is no such dead letter, Exists when the id is pending again,\n"       \
+    "Full, Range, Closed, Forked. Any thread, and callbacks."
+
+#define PURGE_DOC                                                                                  \
+    "purge($self, order_id=None, generation=0)\n--\n\n"                                           \
+    "Delete dead letters: of one id, or with None all there are; returns how many.\n"               \
+    "\n"                                                                                           \
+    "With a generation only that one of the id. Any thread, and callbacks."
 
 /* -- The type --------------------------------------------------------------------- */
 
@@ -636,6 +763,26 @@ static PyMethodDef scheduler_methods[] = {
                "scheduler is stopped. Ctrl-C is seen. Any thread.")},
     {"poll", FAST(scheduler_poll), METH_FASTCALL | METH_KEYWORDS,
      PyDoc_STR("poll($self, queue=None)\n--\n\nAs take, but never waits.")},
+    {"pause", scheduler_pause, METH_O,
+     PyDoc_STR("pause($self, queue, /)\n--\n\n"
+               "No order of `queue` (str; '' is the default one) starts until resume().\n"
+               "\n"
+               "With a callback of its own or not. What runs goes on; orders stay cancellable.\n"
+               "Raises lapse.Invalid, Forked, NoMemory. Any thread, and callbacks.")},
+    {"resume", scheduler_resume, METH_O,
+     PyDoc_STR("resume($self, queue, /)\n--\n\n"
+               "Let the orders of `queue` start again, those that are due oldest first.")},
+    {"requeue", FAST(scheduler_requeue), METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR(REQUEUE_DOC)},
+    {"purge", FAST(scheduler_purge), METH_FASTCALL | METH_KEYWORDS, PyDoc_STR(PURGE_DOC)},
+    {"queues", scheduler_queues, METH_NOARGS,
+     PyDoc_STR("queues($self, /)\n--\n\n"
+               "The names of all queues that had an order or a handler, as a list of str.")},
+    {"metrics", scheduler_metrics, METH_NOARGS,
+     PyDoc_STR("metrics($self, /)\n--\n\n"
+               "All statistics as text for Prometheus, in its exposition format 0.0.4.\n"
+               "\n"
+               "For a metrics endpoint: serve it as 'text/plain; version=0.0.4'. Any thread.")},
     {"fileno", scheduler_fileno, METH_NOARGS,
      PyDoc_STR("fileno($self, /)\n--\n\n"
                "A descriptor that is readable while process() has something to run.\n"
@@ -650,8 +797,8 @@ static PyMethodDef scheduler_methods[] = {
      PyDoc_STR("process($self, max=0)\n--\n\n"
                "Run the callbacks that are due now, in order, on this thread; never waits.\n"
                "\n"
-               "max: at most so many, 0 without limit. What they schedule with no delay runs in\n"
-               "the next call. Errors of callbacks go to on_error, as on a worker. Returns how\n"
+               "max: at most so many, 0 without limit. What they schedule with no delay does not\n"
+               "run in this call. Errors of callbacks go to on_error, as on a worker. Returns how\n"
                "many ran. Raises lapse.Closed after stop().")},
     {"run", scheduler_run, METH_NOARGS,
      PyDoc_STR("run($self, /)\n--\n\n"
@@ -666,6 +813,9 @@ static PyMethodDef scheduler_methods[] = {
     {"_close", scheduler_close, METH_O, NULL},
     {"_settle", scheduler_settle, METH_VARARGS, NULL},
     {"_renew", scheduler_renew, METH_VARARGS, NULL},
+    {"_holds", scheduler_holds, METH_VARARGS, NULL},
+    {"_handle", scheduler_handle, METH_VARARGS, NULL},
+    {"_queue_stats", scheduler_queue_stats, METH_O, NULL},
     {"_worker", scheduler_worker, METH_NOARGS, NULL},
     {"_after_fork", scheduler_after_fork, METH_NOARGS, NULL},
     {"_get", scheduler_get, METH_O, NULL},
@@ -683,6 +833,8 @@ static PyGetSetDef scheduler_getset[] = {
     {"on_error", get_on_error, set_on_error,
      PyDoc_STR("Called as on_error(order, error) for what a callback raises; None: logging."),
      NULL},
+    {"on_dead", get_on_dead, set_on_dead,
+     PyDoc_STR("Called as on_dead(info, reason) for each dead letter; None: logging."), NULL},
     {"closed", get_closed, NULL, PyDoc_STR("Whether close() has freed it."), NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

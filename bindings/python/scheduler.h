@@ -31,6 +31,9 @@ PyObject *scheduler_schedule_many(PyObject *self, PyObject *orders);
 PyObject *scheduler_get(PyObject *self, PyObject *order_id);
 PyObject *scheduler_orders(PyObject *self, PyObject *states);
 PyObject *scheduler_stats(PyObject *self, PyObject *ignored);
+PyObject *scheduler_queue_stats(PyObject *self, PyObject *queue);
+PyObject *scheduler_queues(PyObject *self, PyObject *ignored);
+PyObject *scheduler_metrics(PyObject *self, PyObject *ignored);
 
 /* The docstrings, which the module's functions share. */
 #define SCHEDULE_DOC(self)                                                                         \
@@ -40,9 +43,10 @@ PyObject *scheduler_stats(PyObject *self, PyObject *ignored);
     "\n"                                                                                           \
     "order_id: str or bytes, 1 to 255 bytes without NUL, compared byte for byte.\n"                \
     "delay:    seconds as int, float or timedelta, up to 100 years; below 0 is 0.\n"               \
-    "callback: a plain callable; it gets one lapse.Order. None: for take() and poll().\n"          \
-    "payload:  bytes-like, copied. queue: a name for take(). replace: a pending order of\n"        \
-    "          this id gives way, and its callback never starts.\n"                                \
+    "callback: a plain callable; it gets one lapse.Order. A function that handles a queue\n"       \
+    "          (see handle) stands for its queue. None: for the queue's handler or taker.\n"       \
+    "payload:  bytes-like, copied. queue: a handler's name, or where take() finds it.\n"           \
+    "replace:  a pending order of this id gives way, and its callback never starts.\n"             \
     "\n"                                                                                           \
     "Returns the order's generation, an int that grows with every order accepted.\n"               \
     "Raises lapse.Exists, BadId, Range, Full, Closed, Forked, NoMemory, or TypeError;\n"           \

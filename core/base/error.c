@@ -73,9 +73,9 @@ const char *lapse_version(void)
     return VERSION(LAPSE_VERSION_MAJOR, LAPSE_VERSION_MINOR, LAPSE_VERSION_PATCH);
 }
 
-/* Length of the UTF-8 sequence of printable text at `s`, or 0. */
-static size_t utf8_length(const unsigned char *s, size_t left)
+size_t lp_text_character(const char *text, size_t left)
 {
+    const unsigned char *s = (const unsigned char *)text;
     if (s[0] < 0x80)
         return s[0] >= 0x20 && s[0] != 0x7f;
     size_t need = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
@@ -96,7 +96,7 @@ static void escape(char *out, size_t size, const char *text, size_t len)
     const unsigned char *in = (const unsigned char *)text;
     size_t used = 0;
     for (size_t i = 0; i < len;) {
-        size_t n = utf8_length(in + i, len - i);
+        size_t n = lp_text_character(text + i, len - i);
         if (used + (n ? n : 4) >= size)
             break;
         if (n) {

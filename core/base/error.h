@@ -19,6 +19,9 @@ int lp_fail_system(const char *what, int number);
  * and broken UTF-8 written as \xNN. `out` has LP_TEXT_MAX + 1 bytes. */
 void lp_text_clip(char *out, const char *text);
 
+/* How many bytes at `text` are one printable UTF-8 character; 0 when they are none. */
+size_t lp_text_character(const char *text, size_t left);
+
 /* An id for a message: quoted, escaped and clipped; a buffer of this thread that the next
  * call but one overwrites. */
 const char *lp_text_quote(const char *id, size_t len);

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "engine/engine.h"
@@ -41,6 +42,8 @@ __attribute__((format(printf, 2, 3))) static void add(text *out, const char *for
     va_end(args);
     out->length += (size_t)n;
 }
+
+static const char *const reasons[] = {NULL, "failed", "rejected", "expired", "maxlen", "lost"};
 
 static void head(text *out, const char *name, const char *type, const char *help)
 {
@@ -93,8 +96,6 @@ static void write_totals(text *out, const lapse_stats *t)
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         number(out, rows[i].name, "counter", rows[i].help, rows[i].value);
-    static const char *const reasons[] = {NULL,      "failed", "rejected",
-                                          "expired", "maxlen", "lost"};
     head(out, "dead_total", "counter", "Orders that became dead letters, by reason.");
     for (int i = LAPSE_REASON_FAILED; i <= LAPSE_REASON_LOST; i++)
         add(out, "lapse_dead_total{reason=\"%s\"} %llu\n", reasons[i],
@@ -119,56 +120,129 @@ static void write_times(text *out, const lapse_stats *t)
     add(out, "lapse_poll_bound_seconds ");
     seconds(out, t->poll_bound);
     number(out, "memory_bytes", "gauge", "Memory held for orders.", t->bytes);
+    number(out, "longest_move", "gauge", "Most entries that one call has moved.", t->longest_move);
 }
 
-/* A label's value, with what the format reserves escaped. */
+/* A label's value. The format reserves three characters and wants UTF-8; other bytes are
+ * written as \xNN, with every backslash doubled, so that no two names look alike. */
 static void label(text *out, const char *name)
 {
-    for (; *name; name++) {
-        if (*name == '\\' || *name == '"')
-            add(out, "\\");
-        if (*name == '\n')
-            add(out, "\\n");
+    for (size_t left = strlen(name), n; left; name += n, left -= n) {
+        n = lp_text_character(name, left);
+        if (n == 0)
+            add(out, "\\\\x%02x", (unsigned char)*name);
+        else if (*name == '\\')
+            add(out, "\\\\\\\\");
+        else if (*name == '"')
+            add(out, "\\\"");
         else
-            add(out, "%c", *name);
+            add(out, "%.*s", (int)n, name);
+        n += n == 0;
     }
 }
 
-static void write_queue(text *out, const char *metric, const lapse_queue_stats *q, uint64_t value)
+static void queue_label(text *out, const char *metric, const char *name)
 {
     add(out, "lapse_queue_%s{queue=\"", metric);
-    label(out, q->queue);
-    add(out, "\"} %llu\n", (unsigned long long)value);
+    label(out, name);
+    add(out, "\"");
+}
+
+typedef void (*write_queue)(text *out, const lapse_queue_stats *q, size_t field);
+
+/* One metric of every queue. */
+static void each_queue(text *out, lapse *s, write_queue write, size_t field)
+{
+    const char *name;
+    lapse_queue_stats q;
+    for (size_t n = 0; (name = lapse_queue_name(s, n)); n++)
+        if (lapse_queue_statistics(s, name, &q) == LAPSE_OK)
+            write(out, &q, field);
+}
+
+static const struct {
+    const char *name, *type, *help;
+    size_t offset;
+} queue_counts[] = {
+    {"pending", "gauge", "Pending orders.", offsetof(lapse_queue_stats, pending)},
+    {"running", "gauge", "Running orders.", offsetof(lapse_queue_stats, running)},
+    {"dead", "gauge", "Dead letters.", offsetof(lapse_queue_stats, dead)},
+    {"started_total", "counter", "Deliveries.", offsetof(lapse_queue_stats, started)},
+    {"done_total", "counter", "Orders done.", offsetof(lapse_queue_stats, done)},
+    {"failed_total", "counter", "Failures.", offsetof(lapse_queue_stats, failed)},
+    {"retried_total", "counter", "Retries.", offsetof(lapse_queue_stats, retried)},
+    {"cancelled_total", "counter", "Cancelled orders.", offsetof(lapse_queue_stats, cancelled)},
+};
+
+static void write_count(text *out, const lapse_queue_stats *q, size_t row)
+{
+    uint64_t value;
+    memcpy(&value, (const char *)q + queue_counts[row].offset, sizeof value);
+    queue_label(out, queue_counts[row].name, q->queue);
+    add(out, "} %llu\n", (unsigned long long)value);
+}
+
+static void write_handled(text *out, const lapse_queue_stats *q, size_t unused)
+{
+    (void)unused;
+    queue_label(out, "handled", q->queue);
+    add(out, "} %d\n", q->handled);
+}
+
+static void write_paused(text *out, const lapse_queue_stats *q, size_t unused)
+{
+    (void)unused;
+    queue_label(out, "paused", q->queue);
+    add(out, "} %d\n", q->paused);
+}
+
+static void write_deaths(text *out, const lapse_queue_stats *q, size_t unused)
+{
+    (void)unused;
+    for (int i = LAPSE_REASON_FAILED; i <= LAPSE_REASON_LOST; i++) {
+        queue_label(out, "dead_total", q->queue);
+        add(out, ",reason=\"%s\"} %llu\n", reasons[i], (unsigned long long)q->dead_by[i]);
+    }
+}
+
+static void write_oldest(text *out, const lapse_queue_stats *q, size_t unused)
+{
+    (void)unused;
+    queue_label(out, "oldest_due_seconds", q->queue);
+    add(out, "} ");
+    seconds(out, q->oldest_due);
+}
+
+static void write_lateness(text *out, const lapse_queue_stats *q, size_t unused)
+{
+    (void)unused;
+    const char *const quantiles[] = {"0.5", "0.99", "1"};
+    const lapse_ns values[] = {q->late_p50, q->late_p99, q->late_max};
+    for (int i = 0; i < 3; i++) {
+        queue_label(out, "lateness_seconds", q->queue);
+        add(out, ",quantile=\"%s\"} ", quantiles[i]);
+        seconds(out, values[i]);
+    }
 }
 
 static void write_queues(text *out, lapse *s)
 {
-    static const struct {
-        const char *name, *type, *help;
-        size_t offset;
-    } rows[] = {
-        {"pending", "gauge", "Pending orders.", offsetof(lapse_queue_stats, pending)},
-        {"running", "gauge", "Running orders.", offsetof(lapse_queue_stats, running)},
-        {"dead", "gauge", "Dead letters.", offsetof(lapse_queue_stats, dead)},
-        {"started_total", "counter", "Deliveries.", offsetof(lapse_queue_stats, started)},
-        {"done_total", "counter", "Orders done.", offsetof(lapse_queue_stats, done)},
-        {"failed_total", "counter", "Failures.", offsetof(lapse_queue_stats, failed)},
-        {"retried_total", "counter", "Retries.", offsetof(lapse_queue_stats, retried)},
-        {"cancelled_total", "counter", "Cancelled orders.",
-         offsetof(lapse_queue_stats, cancelled)},
-        {"dead_total", "counter", "Orders that died.", offsetof(lapse_queue_stats, dead_total)},
-    };
-    for (size_t row = 0; row < sizeof rows / sizeof *rows; row++) {
+    for (size_t row = 0; row < sizeof queue_counts / sizeof *queue_counts; row++) {
         char metric[64];
-        snprintf(metric, sizeof metric, "queue_%s", rows[row].name);
-        head(out, metric, rows[row].type, rows[row].help);
-        const char *name;
-        lapse_queue_stats q;
-        for (size_t n = 0; (name = lapse_queue_name(s, n)); n++)
-            if (lapse_queue_statistics(s, name, &q) == LAPSE_OK)
-                write_queue(out, rows[row].name, &q,
-                            *(uint64_t *)(void *)((char *)&q + rows[row].offset));
+        snprintf(metric, sizeof metric, "queue_%s", queue_counts[row].name);
+        head(out, metric, queue_counts[row].type, queue_counts[row].help);
+        each_queue(out, s, write_count, row);
     }
+    head(out, "queue_handled", "gauge", "Whether the queue has a handler.");
+    each_queue(out, s, write_handled, 0);
+    head(out, "queue_paused", "gauge", "Whether the queue is paused.");
+    each_queue(out, s, write_paused, 0);
+    head(out, "queue_dead_total", "counter", "Orders that became dead letters, by reason.");
+    each_queue(out, s, write_deaths, 0);
+    head(out, "queue_oldest_due_seconds", "gauge", "How long the oldest due order has waited.");
+    each_queue(out, s, write_oldest, 0);
+    head(out, "queue_lateness_seconds", "gauge", "How late orders started.");
+    each_queue(out, s, write_lateness, 0);
 }
 
 char *lapse_metrics(lapse *s)

@@ -57,9 +57,12 @@ void lp_queue_refund(lp_queue *q)
 {
     if (is_rated(q))
         q->tokens += 1;
+    q->turn -= q->turn_counted;
+    q->turn_counted = false;
 }
 
 bool lp_queue_newest_first(lp_queue *q, lapse_ns late)
 {
-    return is_rated(q) && late > LAPSE_SECONDS(1) && ++q->turn % SHARE == 0;
+    q->turn_counted = is_rated(q) && late > LAPSE_SECONDS(1);
+    return q->turn_counted && ++q->turn % SHARE == 0;
 }

@@ -26,7 +26,8 @@ typedef struct lp_queue {
     /* Under a rate: starts that are allowed now, as of `refilled`. */
     double tokens;
     lapse_ns refilled;
-    unsigned turn;
+    unsigned turn;     /* starts while there is a backlog */
+    bool turn_counted; /* the last one was */
 
     uint64_t pending, running, dead;
     uint64_t started, done, failed, retried, cancelled, dead_total, dead_by[6];

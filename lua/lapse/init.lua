@@ -16,16 +16,21 @@
 --             id, or a string as a delay), an id that cannot be, a time that is NaN,
 --             infinite or more than 100 years away. What the world can do to a correct
 --             call is answered by nil, a message and a code: "Exists", "Full", "Closed",
---             "Timeout", "Unknown", "Stale", "InCallback", "BadUrl", "NoStore",
+--             "Timeout", "Unknown", "Stale", "Mixed", "InCallback", "BadUrl", "NoStore",
 --             "Unsupported", "NoMemory", "System". Nothing was changed then.
 -- Callbacks   are called as callback(order_id, order) by run and step only, on the thread
 --             that called these, each in a coroutine of its own. Returning means done.
 --             `return lapse.retry(delay)` asks for another attempt, `return
---             lapse.reject(reason)` makes it a dead letter. An error goes to on_error, and
---             the order is done. A callback must not yield: that is such an error too.
---             Everything here may be called in a callback, but close of its own scheduler.
--- Fork        In a child process a scheduler is empty and works; the orders stay the
---             parent's.
+--             lapse.reject(reason)` makes it a dead letter. An error goes to on_error; then
+--             the order is done, or tried again if it is a handler's. A callback must not
+--             yield: that is such an error too. Everything here may be called in a callback,
+--             but close of its own scheduler.
+-- Handlers    An order brings its own callback, or is for the handler of its queue, which
+--             has a policy: how often it is tried, after which delays, ...
+-- Hooks       on_error, on_dead and log are called on the same thread, when the call that
+--             had the news returns, and must not yield. An error in one goes to stderr.
+-- Fork        In a child process a scheduler is empty and works, with its handlers and
+--             hooks; the orders stay the parent's.
 --
 -- The functions of the module itself use one scheduler of this Lua state, made when first
 -- needed, which keeps its orders in memory.
@@ -88,13 +93,16 @@ local loop = require "lapse.loop"
 ---@field late number seconds after `due` that it started; never negative
 ---@field fence integer grows with every claim of the id: `UPDATE ... WHERE fence < ?`
 ---@field generation integer what schedule returned for it
+---@field holds fun(self): boolean whether it still is the caller's: ask before a late write
+---@field renew fun(self, lease: number?): true?, string?, string? hold it for `lease` seconds from now, by default for as long as at first; nil, message, "Stale" when it is lost
 
----An order that was taken. It is held until one of its methods settles it; one that is
----forgotten is pending again when it is collected, or at its `<close>` in Lua 5.4. The
----methods return true; or nil, message, "Stale" when it is not held any more.
+---An order that was taken. It is held until one of its methods settles it, for the `lease` of
+---the options: then it is delivered anew, and after five deliveries it is a dead letter. One
+---that is forgotten is pending again when it is collected, or at its `<close>` in Lua 5.4.
+---The methods return true; or nil, message, "Stale" when it is not held any more.
 ---@class lapse.Claim : lapse.Order
 ---@field done fun(self): true? finished
----@field retry fun(self, delay: number?): true? again after `delay`, or the policy's back-off
+---@field retry fun(self, delay: number?, error: string?): true? again after `delay`, or a back-off
 ---@field reject fun(self, reason: string?): true? to the dead letters
 ---@field give_back fun(self): true? not tried: pending again, the attempt does not count
 
@@ -117,7 +125,7 @@ local loop = require "lapse.loop"
 ---@field id string
 ---@field delay number? seconds from now; 0 when neither this nor `at` is given
 ---@field at number? instant, instead of `delay`
----@field callback lapse.Callback? without one the order is for take and poll
+---@field callback lapse.Callback? without one the order is for its queue's handler, or for take and poll
 ---@field queue string? at most 255 bytes without NUL; "" by default
 ---@field payload string? at most 16 MiB
 ---@field replace boolean? a pending order of this id gives way: its callback never starts
@@ -125,9 +133,43 @@ local loop = require "lapse.loop"
 ---What a callback returns to be run again, or to become a dead letter.
 ---@class lapse.Verdict
 
+---How a queue's orders are delivered. What is left out has its default; 0 is none.
+---@class lapse.Policy
+---@field attempts integer? deliveries before an order that fails is a dead letter; 5 by default
+---@field backoff number? seconds before the second attempt; 1
+---@field backoff_max number? the longest; 3600
+---@field backoff_percent integer? each is so many percent of the one before; 200
+---@field jitter_percent integer? each is spread by so many percent, up and down; 20
+---@field run_limit number? seconds after which a callback that still runs has lost its order; 3600
+---@field expires number? an order that is later than this is a dead letter; never by default
+---@field stuck_after number? seconds after which a callback that still runs is named in the log
+---@field rate integer? orders started per second at most; no limit by default
+
+---What happened on a queue; times are seconds.
+---@class lapse.QueueStats
+---@field queue string
+---@field handled boolean it has a handler
+---@field paused boolean
+---@field pending integer orders now, as running and dead
+---@field running integer
+---@field dead integer
+---@field started integer deliveries since the scheduler was opened
+---@field done integer
+---@field failed integer
+---@field retried integer
+---@field cancelled integer
+---@field dead_total integer
+---@field dead_by table<string, integer> of these, by reason
+---@field oldest_due number how long its oldest due order has waited
+---@field late_p50 number
+---@field late_p99 number
+---@field late_max number
+
 ---@alias lapse.Callback fun(order_id: string, order: lapse.Order): lapse.Verdict?
 ---@alias lapse.Fate "running"|"done"|"unknown"
 ---@alias lapse.OnError fun(order: lapse.Order, err: any, traceback: string?)
+---@alias lapse.OnDead fun(dead: lapse.Info)
+---@alias lapse.Log fun(level: "debug"|"info"|"warning"|"error", message: string)
 
 ---@class lapse.Options
 ---@field url string? "memory:" by default; "memory:?engine=heap", "memory:?tick=10ms", ...
@@ -135,8 +177,12 @@ local loop = require "lapse.loop"
 ---@field max_pending integer? pending and running orders at most; 0, the default: no limit
 ---@field overflow ("refuse"|"dead_letter_oldest")? what happens beyond it
 ---@field keep number? seconds that cancel and get remember a finished order; 0 by default
----@field max_dead integer? dead letters kept; 10 000 by default
----@field on_error lapse.OnError?
+---@field max_dead integer? dead letters kept, the oldest are dropped; 10 000 by default
+---@field lease number? seconds that take and poll hold an order for; 30 by default
+---@field stuck_after number? seconds; a callback that runs longer is named in the log; 60 by default
+---@field on_error lapse.OnError? a callback failed
+---@field on_dead lapse.OnDead? an order became a dead letter
+---@field log lapse.Log?
 
 ---A clock that stands still until it is advanced: for tests with invented time.
 ---@class lapse.Clock
@@ -153,8 +199,14 @@ local loop = require "lapse.loop"
 ---and the number accepted: one bad order does not hold back the others. cancel_wait waits up
 ---to `timeout` seconds, by default without a limit, for a callback that runs to return. take
 ---waits likewise for an order without a callback that is due, of one queue or of any; poll
----does not wait and answers nil when none is due. stats counts since the scheduler was
----opened; its times are in seconds. close waits up to `timeout` seconds, 0 by default.
+---does not wait and answers nil when none is due. handle registers the handler of a queue,
+---"Mixed" if it was taken from; see lapse.handle. While a queue is paused none of its orders
+---starts. requeue makes a dead letter a pending order again and answers with its new
+---generation, or "Unknown", "Exists"; purge deletes the dead letters of an id, one of its
+---generations, or all, and answers how many. stats counts since the scheduler was opened; its
+---times are in seconds. queue_stats does so for one queue, queues names all there are;
+---metrics is all of it in Prometheus' text format. close waits up to `timeout` seconds, 0 by
+---default.
 ---@class lapse.Scheduler
 ---@field schedule fun(self, order_id: string, delay: number, callback: lapse.Callback): integer?, string?, string?
 ---@field schedule_at fun(self, order_id: string, at: number, callback: lapse.Callback): integer?, string?, string?
@@ -166,8 +218,17 @@ local loop = require "lapse.loop"
 ---@field get fun(self, order_id: string): lapse.Info?, string?, string?
 ---@field take fun(self, queue: string?, timeout: number?): lapse.Claim?, string?, string?
 ---@field poll fun(self, queue: string?): lapse.Claim?, string?, string?
----@field stats fun(self): table<string, number>?, string?, string?
+---@field stats fun(self): table<string, any>?, string?, string?
+---@field handle fun(self, queue: string?, handler: lapse.Callback?, policy: lapse.Policy?): true?, string?, string?
+---@field pause fun(self, queue: string?): true?, string?, string?
+---@field resume fun(self, queue: string?): true?, string?, string?
+---@field requeue fun(self, order_id: string, delay: number, generation: integer?): integer?, string?, string?
+---@field purge fun(self, order_id: string?, generation: integer?): integer?, string?, string?
+---@field queue_stats fun(self, queue: string?): lapse.QueueStats?, string?, string?
+---@field queues fun(self): string[]?, string?, string?
+---@field metrics fun(self): string?, string?, string?
 ---@field on_error fun(self, handler: lapse.OnError?)
+---@field on_dead fun(self, handler: lapse.OnDead?)
 ---@field fd fun(self): integer?, string?, string?
 ---@field next fun(self): number?, string?, string?
 ---@field now fun(self): number?, string?, string?
@@ -212,8 +273,8 @@ function Scheduler:step(max)
     return loop.step(self, max)
 end
 
----Run callbacks until stop; waits without using the CPU. With a manual clock use step:
----nobody could advance the clock while this waits.
+---Run callbacks until stop, also while nothing is pending: it waits, without using the CPU.
+---With a manual clock use step: nobody could advance the clock while this waits.
 ---@return true? stopped or nil, message, code
 ---@return string? message
 ---@return string? code
@@ -257,8 +318,8 @@ lapse.new = core.new
 lapse.manual_clock = core.manual_clock
 
 ---For a callback to return (or raise): run this order again after `delay` seconds; without
----one, after the policy's back-off.
----@type fun(delay: number?): lapse.Verdict
+---one, after the policy's back-off. `error` says why, if it becomes a dead letter by that.
+---@type fun(delay: number?, error: string?): lapse.Verdict
 lapse.retry = core.retry
 
 ---For a callback to return (or raise): this order is hopeless, a dead letter.
@@ -270,6 +331,17 @@ lapse.reject = core.reject
 ---"Exists" (the pending order is untouched), "Full", "Closed", "NoMemory".
 ---@type fun(order_id: string, delay: number, callback: lapse.Callback): integer?, string?, string?
 lapse.schedule = core.default.schedule
+
+---Schedule an order in full: with a payload, for a queue, at an instant, ...
+---@type fun(order: lapse.Spec): integer?, string?, string?
+lapse.put = core.default.put
+
+---Let `handler` run the orders of `queue` that bring no callback of their own, as `policy`
+---says; it replaces the handler before it for what starts afterwards. nil removes it: the
+---orders stay pending for the next. An order names its queue, or brings this very function as
+---its callback, if that handles one queue only.
+---@type fun(queue: string?, handler: lapse.Callback?, policy: lapse.Policy?): true?, string?, string?
+lapse.handle = core.default.handle
 
 ---The order was paid. Returns true: its callback has not started and never will. Or false
 ---and why not: "running" (no further attempt follows), "done" (within `keep`), "unknown".
@@ -310,6 +382,14 @@ lapse.stop = core.default.stop
 ---@type fun(handler: lapse.OnError?)
 lapse.on_error = core.default.on_error
 
+---Have dead letters told to `handler(info)`; nil: to nobody.
+---@type fun(handler: lapse.OnDead?)
+lapse.on_dead = core.default.on_dead
+
+---The scheduler behind these functions, for all that is not among them.
+---@type fun(): lapse.Scheduler
+lapse.default_scheduler = core.default.default
+
 ---Run what is due now; see Scheduler:step.
 ---@param max number?
 ---@return integer?, string?, string?
@@ -318,7 +398,7 @@ function lapse.step(max)
     return loop.step(core.default.default(), max)
 end
 
----Run callbacks until lapse.stop(); see Scheduler:run.
+---Run callbacks until lapse.stop(), also while nothing is pending; see Scheduler:run.
 ---@return true?, string?, string?
 function lapse.run()
     return loop.run(core.default.default())

@@ -3,6 +3,7 @@
 -- Every callback runs in a coroutine of its own, which is used again after one that
 -- returned. Nothing a callback does ends the loop: an error is reported, a yield too. What
 -- is begun is settled, also when the loop itself is left by an error, such as Ctrl-C.
+-- Here the hooks are called too: on_error, on_dead and log.
 --
 -- It knows neither delays nor ids, and it does not wait: `run` asks C to.
 
@@ -11,6 +12,7 @@ local core = require "lapse.core"
 local begin, settle = core.loop.begin, core.loop.settle
 local begin_pass, abandon_pass = core.loop.begin_pass, core.loop.abandon_pass
 local wait, error_handler = core.loop.wait, core.loop.error_handler
+local finish, next_event = core.loop.finish, core.loop.next_event
 local create, resume, yield = coroutine.create, coroutine.resume, coroutine.yield
 local close = rawget(coroutine, "close") -- Lua 5.4
 local getmetatable, pcall, type, tostring = getmetatable, pcall, type, tostring
@@ -19,6 +21,8 @@ local traceback = debug and debug.traceback
 -- lapse_verdict of lapse.h.
 local DONE, FAIL = 0, 3
 local Verdict = core.verdict
+
+local OVERRAN = "the callback ran longer than its run_limit: it has lost the order"
 
 -- Yielded by a worker whose callback has returned; no callback can get hold of it.
 local FINISHED = {}
@@ -61,6 +65,19 @@ local function to_stderr(text)
     end
 end
 
+-- Tell on_dead and log what the library had to say in a call. An error in them is told once,
+-- to stderr. C calls this at the end of a call that has news.
+core.teller[1] = function(scheduler)
+    local name, hook, first, second = next_event(scheduler)
+    while name do
+        local fine, err = pcall(hook, first, second)
+        if not fine then
+            to_stderr(("%s failed: %s"):format(name, describe(err)))
+        end
+        name, hook, first, second = next_event(scheduler)
+    end
+end
+
 -- Tell on_error, once. An error in on_error is told once, to stderr.
 local function report(scheduler, order, err, trace)
     local handler = error_handler(scheduler)
@@ -86,8 +103,22 @@ end
 local function failed(scheduler, order, err, thread)
     local text = describe(err)
     local trace = discard(thread, text)
-    settle(scheduler, order, FAIL, nil, text)
+    local _, news = settle(scheduler, order, FAIL, nil, text)
     report(scheduler, order, err, trace)
+    if news then
+        finish(scheduler)
+    end
+end
+
+-- The callback said `verdict`.
+local function ended(scheduler, order, verdict, delay, reason)
+    local overran, news = settle(scheduler, order, verdict, delay, reason)
+    if overran then
+        report(scheduler, order, OVERRAN)
+    end
+    if news then
+        finish(scheduler)
+    end
 end
 
 -- The callback raised `err`, which may be a verdict.
@@ -97,7 +128,7 @@ local function raised(scheduler, order, err, thread)
         return failed(scheduler, order, err, thread)
     end
     discard(thread)
-    settle(scheduler, order, verdict, delay, reason)
+    ended(scheduler, order, verdict, delay, reason)
 end
 
 -- The callback called coroutine.yield, and nobody here could resume it.
@@ -114,7 +145,7 @@ local function call(scheduler, thread, callback, id, order)
         yielded(scheduler, order, thread)
     else
         spare = thread
-        settle(scheduler, order, verdict, delay, reason)
+        ended(scheduler, order, verdict, delay, reason)
     end
 end
 
