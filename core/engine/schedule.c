@@ -347,25 +347,34 @@ int lapse_cancel_wait(lapse *s, const char *id, int64_t generation, lapse_ns tim
     return code < 0 ? code : fate;
 }
 
+/* Ask for what names_order prepared, due `delay` from now. Takes the lock if it returns
+ * LAPSE_OK. */
+static int ask_delayed(lapse *s, lapse_ns delay, lp_task *t)
+{
+    if (!s)
+        return lp_fail(LAPSE_EINVAL, "the scheduler is NULL");
+    lapse_ns now = lp_engine_now(s);
+    int code = due_after(now, delay, &t->r.due);
+    if (code == LAPSE_OK)
+        code = lp_enter(s);
+    if (code < 0)
+        return code;
+    if (s->stopped)
+        t->r.answer = closed();
+    else if (t->r.id_len > 0 && t->r.id_len <= LAPSE_ID_MAX)
+        lp_ask(s, t, now);
+    return LAPSE_OK;
+}
+
 int lapse_reschedule(lapse *s, const char *id, int64_t generation, lapse_ns delay)
 {
     lp_task t;
     if (!id)
         return no_id();
-    if (!s)
-        return lp_fail(LAPSE_EINVAL, "the scheduler is NULL");
-    bool possible = names_order(id, generation, LP_RESCHEDULE, &t);
-    lapse_ns now = lp_engine_now(s);
-    int code = due_after(now, delay, &t.r.due);
+    names_order(id, generation, LP_RESCHEDULE, &t); /* Of no order: the answer is unknown. */
+    int code = ask_delayed(s, delay, &t);
     if (code < 0)
         return code;
-    code = lp_enter(s);
-    if (code < 0)
-        return code;
-    if (s->stopped)
-        t.r.answer = closed();
-    else if (possible)
-        lp_ask(s, &t, now);
     if (t.r.answer == LAPSE_FATE_RESCHEDULED) {
         s->totals.rescheduled++;
         lp_arm_for(s, t.r.due);
@@ -382,23 +391,13 @@ int64_t lapse_requeue(lapse *s, const char *id, int64_t generation, lapse_ns del
     lp_task t;
     if (!id)
         return no_id();
-    if (!s)
-        return lp_fail(LAPSE_EINVAL, "the scheduler is NULL");
     if (!names_order(id, generation, LP_REQUEUE, &t))
         return lp_fail(LAPSE_EUNKNOWN, "no order can have this id");
-    lapse_ns now = lp_engine_now(s);
-    int code = due_after(now, delay, &t.r.due);
+    int code = ask_delayed(s, delay, &t);
     if (code < 0)
         return code;
-    code = lp_enter(s);
-    if (code < 0)
-        return code;
-    if (s->stopped)
-        t.r.answer = closed();
-    else
-        lp_ask(s, &t, now);
     s->totals.requeued += t.r.answer > 0;
-    if (t.r.answer > 0 || t.r.answer != LAPSE_EUNKNOWN)
+    if (t.r.answer != LAPSE_EUNKNOWN)
         book(s, &t.r);
     lp_leave(s);
     lp_finish(s, &t);
