@@ -100,9 +100,11 @@ static uint32_t first_push(memory *m, lapse_ns until, lapse_ns now, queue **from
     }
     if (best != LP_NONE && lp_memory_at(m, best)->node.due > until)
         return LP_NONE;
-    if (*from && lp_queue_newest_first(&(*from)->shared, now - lp_memory_at(m, best)->node.due))
-        best = (*from)->due.tail;
-    return best;
+    if (!*from)
+        return best;
+    bool newest = lp_queue_newest_first(&(*from)->shared, now - lp_memory_at(m, best)->node.due);
+    uint32_t last = (*from)->due.tail;
+    return newest && lp_memory_at(m, last)->node.due <= until ? last : best;
 }
 
 /* The first order that waits for a taker. */
