@@ -178,14 +178,12 @@ void lp_memory_free_queues(memory *m)
 
 int lp_memory_list_queue(memory *m, queue *q)
 {
+    if (!m->parks && lp_paged_reserve(&m->parked, lp_pool_limit(&m->pool), sizeof(links)))
+        return lp_fail_memory();
+    m->parks = true;
     if (!q->listed)
         m->active[m->active_count++] = q;
     q->listed = true;
-    if (m->parks)
-        return LAPSE_OK;
-    if (lp_paged_reserve(&m->parked, lp_pool_limit(&m->pool), sizeof(links)))
-        return lp_fail_memory();
-    m->parks = true;
     return LAPSE_OK;
 }
 
