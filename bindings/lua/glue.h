@@ -118,10 +118,11 @@ extern const luaL_Reg glue_tell_methods[]; /* of schedulers, for the loop in Lua
 
 /* -- handle.c -- */
 
-/* If the function at `callback` handles the queue that `spec` names, or one queue and
- * `spec` names none: make `spec` one for that handler. Returns 1 if it did, and leaves the
- * name on the stack; 0 if the function is a callback; -1 if it handles several queues. */
-int glue_name_handler(lua_State *L, const scheduler *s, int callback, lapse_spec *spec);
+/* If the function at `callback` handles the queue that `spec` names, which stands at index
+ * `queue`, or one queue and `spec` names none: make `spec` one for that handler. Returns 1 if
+ * it did, and leaves the name on the stack; 0 if the function is a callback; -1 if it handles
+ * several queues. Allocates nothing. */
+int glue_name_handler(lua_State *L, const scheduler *s, int callback, int queue, lapse_spec *spec);
 
 /* In the child of a fork: register the handlers anew. */
 void glue_restore_handlers(lua_State *L, scheduler *s);
@@ -153,8 +154,8 @@ extern const luaL_Reg glue_look_methods[]; /* of schedulers */
 
 int glue_offer(lua_State *L);
 
-extern const luaL_Reg glue_run_methods[];     /* of schedulers, for the loop in Lua */
-extern const luaL_Reg glue_pull_methods[];    /* of schedulers */
+extern const luaL_Reg glue_run_methods[];  /* of schedulers, for the loop in Lua */
+extern const luaL_Reg glue_pull_methods[]; /* of schedulers */
 extern const luaL_Reg glue_order_meta[];
 extern const luaL_Reg glue_order_methods[];
 extern const luaL_Reg glue_claim_meta[];

@@ -231,11 +231,6 @@ static int metrics(lua_State *L)
 const luaL_Reg glue_default_look_functions[] = {{"get", get}, {NULL, NULL}};
 
 const luaL_Reg glue_look_methods[] = {
-    {"get", get},
-    {"orders", orders},
-    {"stats", stats},
-    {"queue_stats", queue_stats},
-    {"queues", queues},
-    {"metrics", metrics},
-    {NULL, NULL},
+    {"get", get},       {"orders", orders},   {"stats", stats}, {"queue_stats", queue_stats},
+    {"queues", queues}, {"metrics", metrics}, {NULL, NULL},
 };

@@ -105,6 +105,8 @@ static int begin(lua_State *L)
     int found;
     prepare_offer(L, UP_ORDER, false);
     GLUE_CALL(L, s, found, lapse_begin(s->lapse, s->runs[s->depth].until, &next, &fn, &arg));
+    if (found == LAPSE_ECLOSED)
+        lapse_process(s->lapse, 1); /* Runs nothing: its descriptor has told the host. */
     if (found < 0)
         return glue_finish(L, s, glue_failure(L, found));
     if (found == 0) {
@@ -194,8 +196,7 @@ static int take(lua_State *L)
         glue_after_signal(L);
     }
     if (found == 0)
-        return glue_finish(
-            L, s, glue_condition(L, LAPSE_ETIMEOUT, lapse_strerror(LAPSE_ETIMEOUT)));
+        return glue_finish(L, s, glue_condition(L, LAPSE_ETIMEOUT, lapse_strerror(LAPSE_ETIMEOUT)));
     return hand_over(L, s, found, next);
 }
 

@@ -33,19 +33,21 @@ static int64_t try_put(lua_State *L, scheduler *s, lapse_spec *spec, int callbac
 }
 
 /* Whether the order is for the handler that the callback is. */
-static bool name_handler(lua_State *L, const scheduler *s, int callback, lapse_spec *spec)
+static bool name_handler(lua_State *L, const scheduler *s, int callback, int queue,
+                         lapse_spec *spec)
 {
-    int named = glue_name_handler(L, s, callback, spec);
+    int named = glue_name_handler(L, s, callback, queue, spec);
     if (named < 0)
         glue_misuse(L, "the callback handles several queues: name one of them");
     return named > 0;
 }
 
-static int put_order(lua_State *L, scheduler *s, lapse_spec *spec, int callback)
+/* `queue` is where the name of the queue stands, if `spec` has one. */
+static int put_order(lua_State *L, scheduler *s, lapse_spec *spec, int callback, int queue)
 {
     if (!s->lapse)
         return glue_closed(L);
-    if (callback && name_handler(L, s, callback, spec))
+    if (callback && name_handler(L, s, callback, queue, spec))
         callback = 0;
     int64_t generation;
     GLUE_CALL(L, s, generation, try_put(L, s, spec, callback));
@@ -63,7 +65,7 @@ static int schedule(lua_State *L)
     spec.id = glue_check_id(L, 2, &spec.id_len);
     spec.delay = glue_check_seconds(L, 3, "the delay");
     glue_check_callback(L, 4);
-    return put_order(L, s, &spec, 4);
+    return put_order(L, s, &spec, 4, 0);
 }
 
 static int schedule_at(lua_State *L)
@@ -74,7 +76,7 @@ static int schedule_at(lua_State *L)
     spec.id = glue_check_id(L, 2, &spec.id_len);
     spec.at = glue_check_instant(L, 3, "the instant");
     glue_check_callback(L, 4);
-    return put_order(L, s, &spec, 4);
+    return put_order(L, s, &spec, 4, 0);
 }
 
 /* -- Orders in full -- */
@@ -142,7 +144,7 @@ static int put(lua_State *L)
     spec.id = glue_check_id(L, first + SPEC_ID, &spec.id_len);
     read_spec(L, first, &spec);
     bool has_callback = !lua_isnil(L, first + SPEC_CALLBACK);
-    return put_order(L, s, &spec, has_callback ? first + SPEC_CALLBACK : 0);
+    return put_order(L, s, &spec, has_callback ? first + SPEC_CALLBACK : 0, first + SPEC_QUEUE);
 }
 
 /* -- Many orders -- */
@@ -208,7 +210,7 @@ static void check_batch(lua_State *L, const scheduler *s, int names)
         glue_read_id(L, first + SPEC_ID, &id);
         read_spec(L, first, &spec);
         if (!lua_isnil(L, first + SPEC_CALLBACK))
-            name_handler(L, s, first + SPEC_CALLBACK, &spec);
+            name_handler(L, s, first + SPEC_CALLBACK, first + SPEC_QUEUE, &spec);
         lua_settop(L, top);
     }
 }
@@ -225,7 +227,8 @@ static void fill_batch(lua_State *L, scheduler *s, batch *b, int names)
         *spec = (lapse_spec){.id = NULL};
         spec->id = lua_tolstring(L, first + SPEC_ID, &spec->id_len);
         read_spec(L, first, spec);
-        if (b->numbers[i] && glue_name_handler(L, s, first + SPEC_CALLBACK, spec) > 0) {
+        if (b->numbers[i] &&
+            glue_name_handler(L, s, first + SPEC_CALLBACK, first + SPEC_QUEUE, spec) > 0) {
             slots_drop(L, &s->slots, b->numbers[i]); /* The handler has it already. */
             b->numbers[i] = 0;
         }
@@ -363,11 +366,8 @@ static int reschedule(lua_State *L)
 /* -- Tables -- */
 
 const luaL_Reg glue_default_schedule_functions[] = {
-    {"schedule", schedule},
-    {"put", put},
-    {"cancel", cancel},
-    {"reschedule", reschedule},
-    {NULL, NULL},
+    {"schedule", schedule},     {"put", put}, {"cancel", cancel},
+    {"reschedule", reschedule}, {NULL, NULL},
 };
 
 const luaL_Reg glue_schedule_methods[] = {

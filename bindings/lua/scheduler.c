@@ -130,9 +130,9 @@ static void read_count(lua_State *L, const char *name, uint64_t *to)
 /* Read the table at index 1 into the options and the scheduler at index 2. */
 static const char *read_options(lua_State *L, lapse_options *options, scheduler *s)
 {
-    static const char *const names[] = {
-        "url",   "clock",       "max_pending", "overflow", "keep", "max_dead",
-        "lease", "stuck_after", "on_error",    "on_dead",  "log",  NULL};
+    static const char *const names[] = {"url",      "clock",    "max_pending", "overflow",
+                                        "keep",     "max_dead", "lease",       "stuck_after",
+                                        "on_error", "on_dead",  "log",         NULL};
     glue_check_keys(L, 1, "the options table", names);
     read_hook(L, "on_error", OWN_ON_ERROR);
     s->wants_dead = read_hook(L, "on_dead", OWN_ON_DEAD);
@@ -376,20 +376,18 @@ const luaL_Reg glue_scheduler_functions[] = {
 };
 
 const luaL_Reg glue_default_functions[] = {
-    {"default", default_scheduler}, {"fd", fd},     {"next", next_due},
-    {"now", now},                   {"stop", stop}, {NULL, NULL},
-};
-
-const luaL_Reg glue_scheduler_methods[] = {
+    {"default", default_scheduler},
     {"fd", fd},
     {"next", next_due},
     {"now", now},
-    {"pollfd", fd},
-    {"events", events},
-    {"timeout", next_due},
     {"stop", stop},
-    {"close", close_scheduler},
     {NULL, NULL},
+};
+
+const luaL_Reg glue_scheduler_methods[] = {
+    {"fd", fd},     {"next", next_due},         {"now", now},
+    {"pollfd", fd}, {"events", events},         {"timeout", next_due},
+    {"stop", stop}, {"close", close_scheduler}, {NULL, NULL},
 };
 
 const luaL_Reg glue_pass_methods[] = {

@@ -83,7 +83,8 @@ local loop = require "lapse.loop"
 -- -- Types ----------------------------------------------------------------------------------
 
 ---An order as its callback or taker sees it. Read-only; readable also after it was settled.
----tostring() gives the id.
+---tostring() gives the id. renew counts from now, and by default for as long as the order was
+---held at first; it answers nil, message, "Stale" when it is lost.
 ---@class lapse.Order
 ---@field id string
 ---@field queue string "" unless another was given
@@ -94,7 +95,7 @@ local loop = require "lapse.loop"
 ---@field fence integer grows with every claim of the id: `UPDATE ... WHERE fence < ?`
 ---@field generation integer what schedule returned for it
 ---@field holds fun(self): boolean whether it still is the caller's: ask before a late write
----@field renew fun(self, lease: number?): true?, string?, string? hold it for `lease` seconds from now, by default for as long as at first; nil, message, "Stale" when it is lost
+---@field renew fun(self, lease: number?): true?, string?, string? hold it for another `lease`
 
 ---An order that was taken. It is held until one of its methods settles it, for the `lease` of
 ---the options: then it is delivered anew, and after five deliveries it is a dead letter. One
@@ -125,7 +126,7 @@ local loop = require "lapse.loop"
 ---@field id string
 ---@field delay number? seconds from now; 0 when neither this nor `at` is given
 ---@field at number? instant, instead of `delay`
----@field callback lapse.Callback? without one the order is for its queue's handler, or for take and poll
+---@field callback lapse.Callback? without one: for the queue's handler, or for take and poll
 ---@field queue string? at most 255 bytes without NUL; "" by default
 ---@field payload string? at most 16 MiB
 ---@field replace boolean? a pending order of this id gives way: its callback never starts
@@ -133,13 +134,13 @@ local loop = require "lapse.loop"
 ---What a callback returns to be run again, or to become a dead letter.
 ---@class lapse.Verdict
 
----How a queue's orders are delivered. What is left out has its default; 0 is none.
+---How a queue's orders are delivered. 0 and what is left out is the default.
 ---@class lapse.Policy
 ---@field attempts integer? deliveries before an order that fails is a dead letter; 5 by default
 ---@field backoff number? seconds before the second attempt; 1
 ---@field backoff_max number? the longest; 3600
 ---@field backoff_percent integer? each is so many percent of the one before; 200
----@field jitter_percent integer? each is spread by so many percent, up and down; 20
+---@field jitter_percent integer? each is spread by so many percent; 20; below 0: none
 ---@field run_limit number? seconds after which a callback that still runs has lost its order; 3600
 ---@field expires number? an order that is later than this is a dead letter; never by default
 ---@field stuck_after number? seconds after which a callback that still runs is named in the log
@@ -179,7 +180,7 @@ local loop = require "lapse.loop"
 ---@field keep number? seconds that cancel and get remember a finished order; 0 by default
 ---@field max_dead integer? dead letters kept, the oldest are dropped; 10 000 by default
 ---@field lease number? seconds that take and poll hold an order for; 30 by default
----@field stuck_after number? seconds; a callback that runs longer is named in the log; 60 by default
+---@field stuck_after number? seconds; a callback that runs longer is named in the log; 60
 ---@field on_error lapse.OnError? a callback failed
 ---@field on_dead lapse.OnDead? an order became a dead letter
 ---@field log lapse.Log?
@@ -340,7 +341,9 @@ lapse.put = core.default.put
 ---says; it replaces the handler before it for what starts afterwards. nil removes it: the
 ---orders stay pending for the next. An order names its queue, or brings this very function as
 ---its callback, if that handles one queue only.
+-- luacheck: push no max line length
 ---@type fun(queue: string?, handler: lapse.Callback?, policy: lapse.Policy?): true?, string?, string?
+-- luacheck: pop
 lapse.handle = core.default.handle
 
 ---The order was paid. Returns true: its callback has not started and never will. Or false
@@ -358,12 +361,13 @@ lapse.reschedule = core.default.reschedule
 ---@type fun(order_id: string): lapse.Info?, string?, string?
 lapse.get = core.default.get
 
----The descriptor for a poll loop, the same one for life: readable while something is due.
----Then call step. Never read or close it.
+---The descriptor for a poll loop, the same one for life: readable while step has something
+---to do, and after stop until a step has answered "Closed". Never read or close it.
 ---@type fun(): integer?, string?, string?
 lapse.fd = core.default.fd
 
----Seconds until something is due, 0 when something is; nil when nothing is pending.
+---Seconds until step has something to do, 0 when it has; nil when nothing is pending and
+---nothing is held: a callback that runs or an order that was taken is looked after, too.
 ---@type fun(): number?, string?, string?
 lapse.next = core.default.next
 

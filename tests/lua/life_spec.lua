@@ -9,12 +9,14 @@ describe("a scheduler", function()
         assert.is_truthy(lapse.new())
         assert.is_truthy(lapse.new "memory:?engine=heap")
         assert.is_truthy(lapse.new { url = "memory:?tick=10ms", max_pending = 5, keep = 1.5 })
+        assert.is_truthy(lapse.new { lease = 5, stuck_after = 1, max_dead = 10, log = nothing })
         assert.are.equal("BadUrl", select(3, lapse.new "memory:?engine=none"))
         assert.are.equal("string", type(select(3, lapse.new "nowhere://")))
         for _, bad in ipairs {
             5, true, nothing, { max = 1 }, { max_pending = -1 }, { max_pending = 1.5 },
             { keep = 0 / 0 }, { keep = "1" }, { overflow = "drop" }, { on_error = 5 },
-            { clock = 5 }, { url = 5 }, { "memory:" },
+            { clock = 5 }, { url = 5 }, { "memory:" }, { lease = "1" }, { lease = 1 / 0 },
+            { stuck_after = 0 / 0 }, { max_dead = -1 }, { on_dead = {} }, { log = 5 },
         } do
             assert.is_false(pcall(lapse.new, bad))
         end
@@ -238,6 +240,41 @@ describe("memory", function()
                 step()
                 s:cancel(id)
             end,
+            function(id) -- it is a dead letter, purged
+                s:schedule(id, 0.5, callback(lapse.reject))
+                step()
+                assert(s:purge(id) == 1)
+            end,
+            function(id) -- it is a dead letter, scheduled again
+                s:schedule(id, 0.5, callback(function(_, order)
+                    return order.attempt == 1 and s:stats().dead == 0 and lapse.reject() or nil
+                end))
+                step()
+                s:requeue(id, 1e6)
+                s:cancel(id)
+            end,
+            function(id) -- it is run by a handler, which is replaced and then removed
+                s:handle("q", callback(nothing), { attempts = 2 })
+                s:put { id = id, queue = "q", delay = 0.5 }
+                s:handle("q", callback(error), { attempts = 1 })
+                step()
+                s:handle("q", nil)
+                s:purge(id)
+            end,
+            function(id) -- its handler replaces itself
+                s:handle("q", callback(function()
+                    s:handle("q", callback(nothing))
+                end))
+                s:put { id = id, queue = "q", delay = 0.5 }
+                step()
+                s:handle("q", nil)
+            end,
+            function() -- its handler is refused
+                s:put { id = "taken", queue = "taken" }
+                s:take("taken", 0):done()
+                assert(not s:handle("taken", callback(nothing)))
+                assert(not pcall(s.handle, s, "q", callback(nothing), { attempts = -1 }))
+            end,
             function(id) -- it schedules itself
                 s:schedule(id, 0.5, callback(function()
                     s:schedule(id, 0.5, callback(nothing))
@@ -260,7 +297,11 @@ describe("memory", function()
         assert.is_true(registry_size() <= before + 1)
         for i = 1, 50 do
             s:schedule("left" .. i, 1e6, callback(nothing))
+            s:schedule("dead" .. i, 0, callback(lapse.reject))
+            s:handle("q" .. i, callback(nothing))
         end
+        step()
+        assert.are.equal(50, s:stats().dead)
         s:close()
         collect()
         assert.is_nil(next(weak))
@@ -294,6 +335,12 @@ describe("memory", function()
                 return s
             end)
             s:on_error(function()
+                return s
+            end)
+            s:on_dead(function()
+                return s
+            end)
+            s:handle("q", function()
                 return s
             end)
             s:put { id = "y" }
