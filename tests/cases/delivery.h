@@ -97,7 +97,7 @@ static inline int state_of(lapse *s, const char *id)
     lapse_info info;
     if (lapse_get(s, id, &info) != 0)
         return 0;
-    int state = info.state;
+    int state = (int)info.state;
     lapse_info_free(&info);
     return state;
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Run a demo and check the story it tells; the same story in C, Python and Lua.
 
-    check_demos.py <delay_queue|timing_wheel|shop> <command> [<argument>...]
+    check_demos.py <demo> <command> [<argument>...]
 
 LAPSE_DEMO_SPEED (20 when it is not set) divides the delays, here and in the demo. A line of
 a story is "%6.2f s  %-12s %-8s %s": seconds since the start, the order's id, what happened,
@@ -16,7 +16,9 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-LINE = re.compile(r"^([ \d]{3}\.\d\d) s  (\S{1,12}) +(placed|paid|closed|too late|taken|tick) *(.*)$")
+EVENTS = """placed paid closed taken tick attempt failed done dead letter purged
+    requeued""".split() + ["too late"]
+LINE = re.compile(r"^([ \d]{3}\.\d\d) s  (\S{1,12}) +(" + "|".join(EVENTS) + r") *(.*)$")
 LATE = re.compile(r"^late (\d+\.\d) ms$")
 ROUNDING = 0.0051  # of two decimals
 LIMIT = 120  # seconds that a demo may take on a busy machine
@@ -117,7 +119,49 @@ def shop(lines: list[str], speed: float) -> None:
     require(any(e.what == "too late" for e in story), "nobody paid too late")
 
 
-DEMOS = {"delay_queue": delay_queue, "timing_wheel": timing_wheel, "shop": shop}
+def told(events: list[Event]) -> list[tuple[str, str]]:
+    """What happened, each with the first word of its note."""
+    return [(e.what, (e.note.split() or [""])[0].rstrip(":,")) for e in events]
+
+
+def dead_letters(lines: list[str], speed: float) -> None:
+    """O1 is done; O2 is rejected and deleted; O3 fails three times, is put back, and done."""
+    story = parse_story(lines)
+    by_id = {name: [e for e in story if e.id == name] for name in ("O1", "O2", "O3")}
+    require(sum(map(len, by_id.values())) == len(story), "an order that nobody placed")
+    require(told(by_id["O1"]) == [("done", "attempt")], f"O1: {by_id['O1']}")
+    o2, o3 = by_id["O2"], by_id["O3"]
+    require(
+        told(o2) == [("dead", "rejected"), ("letter", "rejected"), ("purged", "")], f"O2: {o2}"
+    )
+    ends = [("dead", "failed"), ("letter", "failed"), ("requeued", ""), ("done", "attempt")]
+    require(told(o3) == [("failed", "attempt")] * 3 + ends, f"O3: {o3}")
+    require(o2[0].note == "rejected: no such account", f"the reason is {o2[0].note!r}")
+    require(o3[3].note.endswith("gateway down"), f"the last error is {o3[3].note!r}")
+    for attempt, event in enumerate(o3[:3], 1):
+        require(event.note == f"attempt {attempt}: gateway down", f"O3: {event.note!r}")
+        not_early(event, (0.5, 1.5, 3.5)[attempt - 1] / speed)
+    require(o3[-1].note == "attempt 1", f"put back, yet not from the start: {o3[-1].note!r}")
+    not_early(o3[-1], o3[-2].at - ROUNDING + 0.5 / speed)
+
+
+def delayed_retry(lines: list[str], speed: float) -> None:
+    """Four attempts, 1, 2 and 4 seconds apart; the last one is done."""
+    story = parse_story(lines)
+    require([e.what for e in story] == ["attempt"] * 4 + ["done"], f"not four attempts: {story}")
+    require(len({e.id for e in story}) == 1, "more than one order")
+    require([e.note for e in story[:4]] == ["1", "2", "3", "4"], f"the attempts: {story}")
+    for event, due in zip(story, (0, 1, 3, 7), strict=False):
+        not_early(event, due / speed)
+
+
+DEMOS = {
+    "delay_queue": delay_queue,
+    "timing_wheel": timing_wheel,
+    "shop": shop,
+    "dead_letters": dead_letters,
+    "delayed_retry": delayed_retry,
+}
 
 
 def run(demo: str, command: list[str]) -> str:

@@ -49,6 +49,26 @@ GOOD = {
     "delay_queue": [f"{t:6.2f} s  {f'OID{t:08.0f}':<12} taken    late 0.2 ms" for t in (3, 6, 9, 12, 15)],
     "timing_wheel": [f"{t:6.2f} s  clock        tick     {t}" for t in (1, 2, 3, 4)]
     + ["  5.00 s  OID00000010  closed   late 0.3 ms"],
+    "delayed_retry": [
+        f"{t:6.2f} s  {'OID00000010':<12} attempt  {n}" for n, t in enumerate((0, 1, 3, 7), 1)
+    ]
+    + ["  7.00 s  OID00000010  done"],
+    "dead_letters": [
+        f"{t:6.2f} s  {order_id:<12} {event:<8} {note}".rstrip()
+        for t, order_id, event, note in (
+            (0.5, "O1", "done", "attempt 1"),
+            (0.5, "O2", "dead", "rejected: no such account"),
+            (0.5, "O3", "failed", "attempt 1: gateway down"),
+            (1.5, "O3", "failed", "attempt 2: gateway down"),
+            (3.5, "O3", "failed", "attempt 3: gateway down"),
+            (3.5, "O3", "dead", "failed: gateway down"),
+            (3.5, "O2", "letter", "rejected, attempt 1"),
+            (3.5, "O3", "letter", "failed, attempt 3"),
+            (3.5, "O2", "purged", ""),
+            (3.5, "O3", "requeued", ""),
+            (4.0, "O3", "done", "attempt 1"),
+        )
+    ],
 }
 
 
