@@ -124,11 +124,11 @@ static const figure figures[] = {
 };
 
 static const figure queue_figures[] = {
-    QUEUE_FIGURE(FLAG, handled),    QUEUE_FIGURE(FLAG, paused),     QUEUE_FIGURE(COUNT, pending),
-    QUEUE_FIGURE(COUNT, running),   QUEUE_FIGURE(COUNT, dead),      QUEUE_FIGURE(COUNT, started),
-    QUEUE_FIGURE(COUNT, done),      QUEUE_FIGURE(COUNT, failed),    QUEUE_FIGURE(COUNT, retried),
+    QUEUE_FIGURE(FLAG, handled),    QUEUE_FIGURE(FLAG, paused),      QUEUE_FIGURE(COUNT, pending),
+    QUEUE_FIGURE(COUNT, running),   QUEUE_FIGURE(COUNT, dead),       QUEUE_FIGURE(COUNT, started),
+    QUEUE_FIGURE(COUNT, done),      QUEUE_FIGURE(COUNT, failed),     QUEUE_FIGURE(COUNT, retried),
     QUEUE_FIGURE(COUNT, cancelled), QUEUE_FIGURE(COUNT, dead_total), QUEUE_FIGURE(TIME, oldest_due),
-    QUEUE_FIGURE(TIME, late_p50),   QUEUE_FIGURE(TIME, late_p99),   QUEUE_FIGURE(TIME, late_max),
+    QUEUE_FIGURE(TIME, late_p50),   QUEUE_FIGURE(TIME, late_p99),    QUEUE_FIGURE(TIME, late_max),
 };
 
 static PyObject *figure_object(const void *stats, const figure *f)
@@ -212,10 +212,10 @@ PyObject *scheduler_queues(PyObject *object, PyObject *Py_UNUSED(ignored))
     const char *name;
     PyObject *list = core_open_or_raise(self->state, c) ? PyList_New(0) : NULL;
     for (size_t n = 0; list && c->s && (name = lapse_queue_name(c->s, n)); n++) {
-        PyObject *text = text_object(name, strlen(name));
-        if (!text || PyList_Append(list, text))
+        PyObject *shown = text_object(name, strlen(name));
+        if (!shown || PyList_Append(list, shown))
             Py_CLEAR(list);
-        Py_XDECREF(text);
+        Py_XDECREF(shown);
     }
     return list;
 }
@@ -224,13 +224,13 @@ PyObject *scheduler_metrics(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     scheduler *self = (scheduler *)object;
     core *c = self->core;
-    char *text;
+    char *metrics;
     if (!core_open_or_raise(self->state, c))
         return NULL;
-    CORE_CALL(c, text, lapse_metrics(c->s));
-    if (!text)
+    CORE_CALL(c, metrics, lapse_metrics(c->s));
+    if (!metrics)
         return raise_code(self->state, LAPSE_ENOMEM);
-    PyObject *result = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
-    lapse_free(text);
+    PyObject *result = PyUnicode_DecodeUTF8(metrics, (Py_ssize_t)strlen(metrics), "replace");
+    lapse_free(metrics);
     return result;
 }

@@ -115,8 +115,9 @@ static int count_of(PyObject *value, const char *name, uint64_t *out)
 
 static PyObject *scheduler_open(PyObject *object, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"url",      "on_error", "on_dead",     "max_pending", "overflow", "keep",
-                            "max_dead", "lease",    "stuck_after", "clock",       NULL};
+    static char *names[] = {"url",         "on_error", "on_dead",  "max_pending",
+                            "overflow",    "keep",     "max_dead", "lease",
+                            "stuck_after", "clock",    NULL};
     scheduler *self = as_scheduler(object);
     binding_state *state = self->state;
     const char *url, *overflow;
@@ -712,17 +713,17 @@ static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure))
 }
 
 #define REQUEUE_DOC                                                                                \
-    "requeue($self, order_id, delay=0, generation=0)\n--\n\n"                                     \
-    "Make a dead letter a pending order again, due after `delay` seconds.\n"                        \
+    "requeue($self, order_id, delay=0, generation=0)\n--\n\n"                                      \
+    "Make a dead letter a pending order again, due after `delay` seconds.\n"                       \
     "\n"                                                                                           \
-    "With its callback or queue and its payload; its attempts are counted anew. generation:\n"      \
-    "that dead letter of the id, 0 for the newest. Returns the new generation. Raises\n"            \
-    "lapse.Unknown when there is no such dead letter, Exists when the id is pending again,\n"       \
+    "With its callback or queue and its payload; its attempts are counted anew. generation:\n"     \
+    "that dead letter of the id, 0 for the newest. Returns the new generation. Raises\n"           \
+    "lapse.Unknown when there is no such dead letter, Exists when the id is pending again,\n"      \
     "Full, Range, Closed, Forked. Any thread, and callbacks."
 
 #define PURGE_DOC                                                                                  \
-    "purge($self, order_id=None, generation=0)\n--\n\n"                                           \
-    "Delete dead letters: of one id, or with None all there are; returns how many.\n"               \
+    "purge($self, order_id=None, generation=0)\n--\n\n"                                            \
+    "Delete dead letters: of one id, or with None all there are; returns how many.\n"              \
     "\n"                                                                                           \
     "With a generation only that one of the id. Any thread, and callbacks."
 
@@ -772,12 +773,12 @@ static PyMethodDef scheduler_methods[] = {
     {"resume", scheduler_resume, METH_O,
      PyDoc_STR("resume($self, queue, /)\n--\n\n"
                "Let the orders of `queue` start again, those that are due oldest first.")},
-    {"requeue", FAST(scheduler_requeue), METH_FASTCALL | METH_KEYWORDS,
-     PyDoc_STR(REQUEUE_DOC)},
+    {"requeue", FAST(scheduler_requeue), METH_FASTCALL | METH_KEYWORDS, PyDoc_STR(REQUEUE_DOC)},
     {"purge", FAST(scheduler_purge), METH_FASTCALL | METH_KEYWORDS, PyDoc_STR(PURGE_DOC)},
     {"queues", scheduler_queues, METH_NOARGS,
-     PyDoc_STR("queues($self, /)\n--\n\n"
-               "The names of all queues that had an order or a handler, as a list of str.")},
+     PyDoc_STR(
+         "queues($self, /)\n--\n\n"
+         "The names of all queues that had an order or a handler, as a list of str; '' is one.")},
     {"metrics", scheduler_metrics, METH_NOARGS,
      PyDoc_STR("metrics($self, /)\n--\n\n"
                "All statistics as text for Prometheus, in its exposition format 0.0.4.\n"

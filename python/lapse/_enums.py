@@ -58,7 +58,11 @@ class Reason(enum.Enum):
 
 
 class Info(NamedTuple):
-    """A look at an order. Times are seconds; instants count from 1970 (UTC)."""
+    """A look at an order. Times are seconds; instants count from 1970 (UTC).
+
+    A dead letter also tells why it died (reason), the last error (clipped to 1000 bytes,
+    control characters escaped), after how many deliveries (attempt) and when (ended).
+    """
 
     state: State
     id: str
@@ -74,4 +78,9 @@ class Info(NamedTuple):
     """Deliveries so far."""
     reason: Reason
     error: str | None
-    """The last error of a dead letter."""
+    """The last error of a dead letter; None elsewhere."""
+
+
+def info_of(found: _lapse._Found) -> Info:
+    """An Info from the tuple that the C part makes."""
+    return Info._make(found)._replace(state=State(found[0]), reason=Reason(found[9]))

@@ -17,13 +17,15 @@ import weakref
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from . import _lapse
-from ._enums import Fate, Info, Reason, State
+from ._enums import Fate, Info, Reason, State, info_of
 from ._verdicts import Reject, Retry, describe
 
 __all__ = ["Claim", "Scheduler", "default_scheduler"]
+
+_Function = TypeVar("_Function", bound=Callable[[_lapse.Order], object])
 
 _MAX_WORKERS = 256
 _EXIT_GRACE = 5.0  # seconds that running callbacks get when the interpreter ends
@@ -73,13 +75,21 @@ class Claim(_lapse.Order):
     def renew(self, lease: float | timedelta = 0) -> None:
         """Hold it for another `lease` seconds from now; 0: as long as it was given for.
 
-        A claim is held for 30 s, or what `lease` in the URL says; when that ends first,
-        the order is delivered anew and this claim is stale.
+        A claim is held for the scheduler's `lease` (30 s); when that ends first, the order
+        is delivered anew and this claim is stale.
         """
         scheduler = getattr(self, "_scheduler", None)
         if scheduler is None:
             raise _lapse.Stale(f"order {self.id!r} has been settled already")
-        scheduler._renew(self.fence, _lapse._seconds_to_ns(lease))
+        scheduler.renew(self, lease)
+
+    def holds(self) -> bool:
+        """Whether it still holds its order: not settled, its lease not ended.
+
+        What a long job asks before it writes; False also when the id was scheduled anew.
+        """
+        scheduler = getattr(self, "_scheduler", None)
+        return scheduler is not None and scheduler.holds(self)
 
     def __enter__(self) -> Claim:
         return self
@@ -116,11 +126,15 @@ class Claim(_lapse.Order):
 
 
 class _WorkerThread(threading.Thread):
-    """Runs callbacks until its scheduler stops. Holds the core and no Scheduler."""
+    """Runs callbacks until its scheduler stops. Holds the core and no Scheduler.
 
-    def __init__(self, worker: _lapse.Worker, name: str) -> None:
+    One that watches runs none: it sees to it that the others are missed when all hang.
+    """
+
+    def __init__(self, worker: _lapse.Worker, name: str, *, watches: bool = False) -> None:
         super().__init__(name=name, daemon=True)
         self.worker: _lapse.Worker | None = worker
+        self.watches = watches
 
     def start(self) -> None:
         worker = self.worker
@@ -136,7 +150,9 @@ class _WorkerThread(threading.Thread):
     def run(self) -> None:
         worker, self.worker = self.worker, None
         try:
-            if worker is not None:
+            if worker is not None and self.watches:
+                worker.watch()
+            elif worker is not None:
                 worker.run()
         finally:
             _running.pop(self, None)
@@ -154,16 +170,28 @@ class Scheduler(_lapse.Scheduler):
 
     url:         where orders live, see lapse.h; "memory:?engine=heap" for exact order.
     workers:     threads that run callbacks, 0 to 256, started with the first order that
-                 brings one. 0: the host's loop calls process() or run().
+                 brings one or is for a handler, and one more that watches over them.
+                 0: the host's loop calls process() or run().
     on_error:    called as on_error(order, error) for what a callback raises, also
-                 SystemExit and the like; None: the logger "lapse".
+                 SystemExit and the like, and with a lapse.Timeout for one that lost its
+                 order by its run_limit; None: the logger "lapse".
+    on_dead:     called as on_dead(info, reason) for each order that becomes a dead letter,
+                 with a lapse.Info and a lapse.Reason; None: the logger "lapse".
     max_pending: pending and running orders at most; 0 without limit.
-    overflow:    beyond it "refuse" (lapse.Full) or "dead_letter_oldest".
+    overflow:    beyond it "refuse" (lapse.Full) or "dead_letter_oldest": the order that was
+                 scheduled, rescheduled or retried longest ago makes room.
     keep:        seconds for which cancel and get remember a finished order.
-    max_dead:    dead letters kept; 0 means 10 000.
+    max_dead:    dead letters kept; 0 means 10 000. The oldest are dropped.
+    lease:       seconds for which take and poll claim an order; 0 means 30.
+    stuck_after: a callback that runs for more seconds is named in the log; 0 means 60.
     clock:       a ManualClock for tests; None: the real one.
 
-    Raises lapse.BadUrl, NoStore, Invalid, Range, NoMemory, System.
+    Durations are int, float or timedelta, 0 to 100 years; what the URL says wins. Raises
+    lapse.BadUrl, NoStore, Invalid, Range, NoMemory, System.
+
+    on_error, on_dead and the logger are called without locks, on the thread on which it
+    happened or on one of lapse's; what they raise goes to the logger. close() waits for
+    them and is refused inside them, as in callbacks.
 
     Keep a reference to it: orders of a Scheduler that is dropped do not run. All methods
     may be called from any thread, and from callbacks unless they say otherwise.
@@ -177,17 +205,31 @@ class Scheduler(_lapse.Scheduler):
         *,
         workers: int = 1,
         on_error: Callable[[_lapse.Order, BaseException], object] | None = None,
+        on_dead: Callable[[Info, Reason], object] | None = None,
         max_pending: int = 0,
         overflow: str = "refuse",
         keep: float | timedelta = 0,
         max_dead: int = 0,
+        lease: float | timedelta = 0,
+        stuck_after: float | timedelta = 0,
         clock: _lapse.ManualClock | None = None,
     ) -> None:
         if not isinstance(workers, int) or isinstance(workers, bool):
             raise TypeError("workers is an int")
         if not 0 <= workers <= _MAX_WORKERS:
             raise _lapse.Invalid(f"workers is 0 to {_MAX_WORKERS}, not {workers}")
-        self._open(url, on_error, max_pending, overflow, keep, max_dead, clock)
+        self._open(
+            url,
+            on_error,
+            on_dead,
+            max_pending,
+            overflow,
+            keep,
+            max_dead,
+            lease,
+            stuck_after,
+            clock,
+        )
         self._store = url.partition(":")[0]  # the rest may hold a password
         self._workers = workers
         self._lock = threading.Lock()
@@ -195,31 +237,124 @@ class Scheduler(_lapse.Scheduler):
         self._lazy = workers > 0
         _schedulers.add(self)
 
+    def handle(
+        self,
+        queue: str,
+        function: Callable[[_lapse.Order], object] | None,
+        *,
+        attempts: int = 5,
+        backoff: float | timedelta = 1,
+        backoff_max: float | timedelta = 3600,
+        backoff_percent: int = 200,
+        jitter_percent: int = 20,
+        run_limit: float | timedelta = 3600,
+        expires: float | timedelta | None = None,
+        rate: int = 0,
+        stuck_after: float | timedelta | None = None,
+    ) -> None:
+        """Let `function` run the orders of `queue` that bring no callback of their own.
+
+        Schedule them with queue="..." and no callback, or give the function itself as the
+        callback. A second call replaces the handler for the orders that start afterwards;
+        None removes it, and its orders stay pending for a taker or the next handler.
+
+        attempts:        deliveries before an order that failed or asked for a retry is a
+                         dead letter, 1 to 4000.
+        backoff:         seconds before the second attempt.
+        backoff_max:     the longest of them.
+        backoff_percent: each is so many percent of the one before, 100 to 100 000.
+        jitter_percent:  each is spread by so many percent, up and down, up to 100;
+                         below 0: none.
+        run_limit:       a callback that runs for more seconds has lost its order, which is
+                         delivered anew; what it answers is ignored.
+        expires:         an order that is late by more seconds is a dead letter instead of
+                         running; None: never.
+        rate:            orders started per second at most; 0 without limit.
+        stuck_after:     a callback that runs for more seconds is named in the log; None: as
+                         the scheduler says.
+
+        0 means the default everywhere. Handlers stay registered in the child of a fork.
+        Raises lapse.Mixed when the queue was taken from, Range, Invalid, Closed, Forked,
+        NoMemory, or TypeError; then nothing has changed. Any thread, and callbacks.
+        """
+        self._handle(
+            queue,
+            function,
+            attempts,
+            backoff,
+            backoff_max,
+            backoff_percent,
+            jitter_percent,
+            run_limit,
+            expires,
+            rate,
+            stuck_after,
+        )
+
+    def handler(self, queue: str, **policy: Any) -> Callable[[_Function], _Function]:
+        """Decorate the function that handles `queue`; the options are those of handle().
+
+        @s.handler("close_unpaid", attempts=5)
+        def close_unpaid(order): ...
+
+        s.schedule("OID00000010", 30 * 60, close_unpaid)    # or queue="close_unpaid"
+        """
+
+        def register(function: _Function) -> _Function:
+            self.handle(queue, function, **policy)
+            return function
+
+        return register
+
+    def holds(self, order: _lapse.Order | int) -> bool:
+        """Whether a callback or claim still holds its order; ask before a late write.
+
+        order: the Order that the callback got, or its fence. False when its run_limit or
+        lease has ended, when its id was scheduled anew, and when it is settled. Any thread.
+        """
+        return self._holds(order.fence if isinstance(order, _lapse.Order) else order)
+
+    def renew(self, order: _lapse.Order | int, lease: float | timedelta = 0) -> None:
+        """Hold an order for `lease` seconds from now; 0: as long as it was given for.
+
+        order: an Order or its fence, as for holds(). Raises lapse.Stale when it is no
+        longer held. For claims; a callback holds its order up to its run_limit anyway, and
+        may move that limit with this.
+        """
+        fence = order.fence if isinstance(order, _lapse.Order) else order
+        self._renew(fence, _lapse._seconds_to_ns(lease))
+
     def get(self, order_id: str | bytes) -> Info | None:
         """Look up the newest generation of an order; None when there is no such order."""
         found = self._get(order_id)
-        return None if found is None else _info(found)
+        return None if found is None else info_of(found)
 
     def orders(self, states: State | None = None) -> list[Info]:
         """List the orders whose state is in `states` (None: all), in no promised order.
 
-        One that changes meanwhile may be missed or shown in either state. After stop()
+        orders(State.DEAD) lists the dead letters. One that changes meanwhile may be missed or shown in either state. After stop()
         the pending ones are exactly those that did not run.
         """
-        return [_info(found) for found in self._orders(0 if states is None else int(states))]
+        return [info_of(found) for found in self._orders(0 if states is None else int(states))]
 
     def stats(self) -> dict[str, Any]:
         """Counts and lateness, named as in lapse.h; times are seconds.
 
         pending, running, kept, dead: orders now. scheduled ... stale: since it was
-        opened; dead_by is a dict by reason. late_p50, late_p99, late_p999: at most 1/16
+        opened; dead_by is a dict by reason, {"failed": 0, ...}. late_p50, late_p99, late_p999: at most 1/16
         too high. oldest_due: how long the oldest due order has waited. bytes: memory held
         for orders.
         """
-        found = self._stats()
-        by = found["dead_by"]
-        found["dead_by"] = {r.name.lower(): by[r.value] for r in Reason if r is not Reason.NONE}
-        return found
+        return _name_reasons(self._stats())
+
+    def queue_stats(self, queue: str) -> dict[str, Any]:
+        """The same of one queue, '' for the default one; also whether it is handled, paused.
+
+        oldest_due: how long its oldest due order has waited for a consumer. Lateness covers
+        its last starts. Raises lapse.Unknown for a queue that never had an order or a
+        handler; queues() lists those that did.
+        """
+        return _name_reasons(self._queue_stats(queue))
 
     def close(self, timeout: float | timedelta | None = None) -> None:
         """Stop, wait up to `timeout` seconds for running callbacks, and free everything.
@@ -266,23 +401,26 @@ class Scheduler(_lapse.Scheduler):
         if _exiting:
             raise _lapse.Closed("the interpreter is ending: nothing would run any more")
         with self._lock:
-            while len(self._threads) < self._workers:
-                name = f"lapse-{len(self._threads)}"
-                thread = _WorkerThread(self._worker(), name)
+            while len(self._threads) <= self._workers:
+                number = len(self._threads)
+                name = f"lapse-{number - 1}" if number else "lapse-watch"
+                thread = _WorkerThread(self._worker(), name, watches=number == 0)
                 thread.start()
                 self._threads.append(thread)
             self._lazy = False
 
     def _forget_parent(self) -> None:
-        """In the child of a fork: empty, with no threads yet."""
+        """In the child of a fork: empty, with its handlers and no threads yet."""
         self._lock = threading.Lock()
         self._threads = []
         self._lazy = self._workers > 0
         self._after_fork()
 
 
-def _info(found: _lapse._Found) -> Info:
-    return Info._make(found)._replace(state=State(found[0]), reason=Reason(found[9]))
+def _name_reasons(found: dict[str, Any]) -> dict[str, Any]:
+    by = found["dead_by"]
+    found["dead_by"] = {r.name.lower(): by[r.value] for r in Reason if r is not Reason.NONE}
+    return found
 
 
 # -- The default scheduler ----------------------------------------------------------
@@ -330,6 +468,58 @@ def orders(states: State | None = None) -> list[Info]:
 def stats() -> dict[str, Any]:
     """Scheduler.stats on the default scheduler."""
     return default_scheduler().stats()
+
+
+def queue_stats(queue: str) -> dict[str, Any]:
+    """Scheduler.queue_stats on the default scheduler."""
+    return default_scheduler().queue_stats(queue)
+
+
+def queues() -> list[str]:
+    """Scheduler.queues on the default scheduler."""
+    return default_scheduler().queues()
+
+
+def metrics() -> str:
+    """Scheduler.metrics on the default scheduler."""
+    return default_scheduler().metrics()
+
+
+def handle(
+    queue: str, function: Callable[[_lapse.Order], object] | None, **policy: Any
+) -> None:
+    """Scheduler.handle on the default scheduler, which tells the options."""
+    default_scheduler().handle(queue, function, **policy)
+
+
+def handler(queue: str, **policy: Any) -> Callable[[_Function], _Function]:
+    """Scheduler.handler on the default scheduler; the options are those of Scheduler.handle."""
+    return default_scheduler().handler(queue, **policy)
+
+
+def pause(queue: str) -> None:
+    """Scheduler.pause on the default scheduler."""
+    default_scheduler().pause(queue)
+
+
+def resume(queue: str) -> None:
+    """Scheduler.resume on the default scheduler."""
+    default_scheduler().resume(queue)
+
+
+def requeue(order_id: str | bytes, delay: float | timedelta = 0, generation: int = 0) -> int:
+    """Scheduler.requeue on the default scheduler."""
+    return default_scheduler().requeue(order_id, delay, generation)
+
+
+def purge(order_id: str | bytes | None = None, generation: int = 0) -> int:
+    """Scheduler.purge on the default scheduler."""
+    return default_scheduler().purge(order_id, generation)
+
+
+def holds(order: _lapse.Order | int) -> bool:
+    """Scheduler.holds on the default scheduler."""
+    return default_scheduler().holds(order)
 
 
 # -- Exit and fork ------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a callback can say about its order, and where its errors go."""
+"""What a callback can say about its order, and where errors, dead letters and warnings go."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from . import _lapse
+from ._enums import Info, Reason, info_of
 
-__all__ = ["Reject", "Retry", "report"]
+__all__ = ["Reject", "Retry", "bury", "log", "report"]
 
 _log = logging.getLogger("lapse")
 
@@ -22,8 +23,10 @@ class Retry(Exception):
     """Raise it in a callback to run the order again.
 
     delay: seconds (int, float or timedelta; below 0 is 0); None leaves it to the
-    policy's back-off. error: a text for the record. Raises lapse.Range or TypeError, as
-    schedule does, when made with a delay that is no time.
+    policy's back-off. error: a text for the dead letter that it becomes when the attempts
+    of its handler are used up; a callback of an order's own may ask as often as it likes.
+    Raises lapse.Range or TypeError, as schedule does, when made with a delay that is no
+    time.
     """
 
     def __init__(
@@ -78,3 +81,24 @@ def report(
     except BaseException as second:
         _log.error("on_error failed for order %r", order.id, exc_info=second)
     return describe(error)
+
+
+def bury(on_dead: Callable[[Info, Reason], object] | None, found: _lapse._Found) -> None:
+    """Tell of a dead letter once: on_dead, else logging; as report does."""
+    info = info_of(found)
+    if on_dead is None:
+        name = info.reason.name.lower()
+        _log.warning("order %r is a dead letter: %s (%s)", info.id, name, info.error or "no error")
+        return
+    try:
+        on_dead(info, info.reason)
+    except BaseException as error:
+        _log.error("on_dead failed for order %r", info.id, exc_info=error)
+
+
+_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
+
+
+def log(level: int, text: str) -> None:
+    """What the library has to say, at the level of lapse.h."""
+    _log.log(_LEVELS[level], "%s", text)

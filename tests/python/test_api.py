@@ -193,7 +193,7 @@ def test_the_stub_names_what_there_is():
             elif isinstance(node, ast.AnnAssign):
                 yield node.target.id
 
-    hidden = {"_Buffer", "_Id", "_Seconds", "_Instant", "_Callback", "_OnError", "_Given", "_Found"}
+    hidden = {"_Buffer", "_Id", "_Seconds", "_Instant", "_Callback", "_OnError", "_OnDead", "_Given", "_Found"}
     real = {n for n in vars(_lapse) if not n.startswith("__")} | {"__version__"}
     assert set(names(stub.body)) - hidden == real
     for node in stub.body:

@@ -149,3 +149,43 @@ def test_p32_a_claim_does_not_cross_the_fork():
         """
     )
     assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
+def test_p32_handlers_and_hooks_cross_the_fork():
+    """A server that registers its handlers before it forks its workers (--preload)."""
+    done = python(
+        """
+        import os, threading, lapse, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+        ran, dead = threading.Event(), threading.Event()
+
+        def on_dead(info, reason):
+            dead.set()
+
+        s = lapse.Scheduler(on_dead=on_dead)
+
+        @s.handler("close", attempts=1)
+        def close(order):
+            ran.set()
+            raise lapse.Reject("no")
+
+        assert threading.active_count() == 1
+        s.schedule("parent", 3600, close)
+        pids = []
+        for n in range(3):
+            pid = os.fork()
+            if pid == 0:
+                assert s.orders() == [] and s.queue_stats("close")["handled"]
+                s.schedule("child", 0, close)
+                good = ran.wait(10) and dead.wait(10)
+                s.handle("close", None)
+                good = good and s.get("child").reason is lapse.Reason.REJECTED
+                os._exit(0 if good else 1)
+            pids.append(pid)
+        for pid in pids:
+            assert os.waitpid(pid, 0)[1] == 0
+        assert not ran.is_set() and s.cancel("parent")
+        s.close()
+        """
+    )
+    assert done.returncode == 0 and done.stderr == "", done.stderr

@@ -134,6 +134,168 @@ def test_p39_cancelled_while_running():
         until(lambda: gc.collect() >= 0 and ref() is None)
 
 
+def handler_replaced(s):
+    s.handle("q", print)
+
+
+def handler_removed(s):
+    s.handle("q", None)
+
+
+def scheduler_closed(s):
+    s.close()
+
+
+@pytest.mark.parametrize(
+    "path", [handler_replaced, handler_removed, scheduler_closed], ids=lambda f: f.__name__
+)
+def test_p39_a_handler_is_let_go(path):
+    with lapse.Scheduler(workers=0) as s:
+        shop = Shop()
+        ref = weakref.ref(shop)
+        s.handle("q", shop.close)
+        s.schedule("o", 3600, queue="q")
+        s.schedule("p", 3600, shop.close)
+        del shop
+        gc.collect()
+        assert ref() is not None
+        path(s)
+        gc.collect()
+        assert ref() is None
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_p39_a_handler_goes_with_its_scheduler(story):
+    shop = Shop()
+    ref = weakref.ref(shop)
+    story.s.handle("q", shop.close)
+    story.s.on_dead = lambda info, reason, keep=shop: None
+    del shop
+    gc.collect()
+    assert ref() is not None
+    story.s = None
+    gc.collect()
+    assert ref() is None
+
+
+def test_p39_a_handler_replaced_while_it_runs(story):
+    class Once:
+        def close(self, order):
+            story.s.handle("q", None)
+            gc.collect()
+            story.mark(order)
+
+    once = Once()
+    ref = weakref.ref(once)
+    story.s.handle("q", once.close)
+    story.s.schedule("a", 0, queue="q")
+    del once
+    assert story.at(0) == ["a"]
+    gc.collect()
+    assert ref() is None
+
+
+@pytest.mark.parametrize(
+    "refuse",
+    [
+        lambda s, f: s.handle("q", f, attempts=-1),
+        lambda s, f: s.handle("a\0b", f),
+        lambda s, f: s.handle("taken", f),
+        lambda s, f: (s.stop(), s.handle("q", f)),
+        lambda s, f: (s.close(), s.handle("q", f)),
+    ],
+)
+def test_p39_a_refused_handler_is_not_kept(refuse):
+    with lapse.Scheduler(workers=0) as s:
+        assert s.poll("taken") is None
+        shop = Shop()
+        ref = weakref.ref(shop)
+        with pytest.raises(lapse.Error):
+            refuse(s, shop.close)
+        del shop
+        gc.collect()
+        assert ref() is None
+
+
+def dead_letter_purged(story):
+    assert story.s.purge("o") == 1
+
+
+def dead_letter_put_back(story):
+    story.s.requeue("o")
+    story.at(2)
+
+
+def dead_letter_put_back_and_cancelled(story):
+    story.s.requeue("o", 60)
+    assert story.s.cancel("o")
+
+
+def dead_letter_dropped(story):
+    story.s.schedule("next", 0, Shop(lapse.Reject).close)
+    story.at(2)
+
+
+def dead_letter_closed(story):
+    story.s.close()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        dead_letter_purged,
+        dead_letter_put_back,
+        dead_letter_put_back_and_cancelled,
+        dead_letter_dropped,
+        dead_letter_closed,
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_p39_a_dead_letter_keeps_its_callback_until_it_goes(path):
+    story = Story(max_dead=1)
+    shop = Shop(lapse.Reject)
+    ref = weakref.ref(shop)
+    story.s.schedule("o", 1, shop.close)
+    story.at(1)
+    assert shop.ran == 1
+    shop.error = None
+    del shop
+    gc.collect()
+    assert ref() is not None
+    path(story)
+    gc.collect()
+    assert ref() is None
+
+
+def test_p30_a_cancelled_order_is_let_go_at_once(story):
+    """Long before its time: the payload, the callback and the id."""
+    n = rounds(2_000, 50_000, 1_000_000)
+    freed = []
+
+    class Callback:
+        def __call__(self, order):
+            pass
+
+        def __del__(self):
+            freed.append(1)
+
+    def one(i):
+        story.s.schedule("o", 1800, Callback(), payload=b"x" * 1024)
+        assert story.s.cancel("o") and len(freed) == i + 1  # when cancel returns
+
+    for i in range(n):
+        one(i)
+    before = story.s.stats()["bytes"], rss()
+    for i in range(n, 2 * n):
+        one(i)
+    assert story.s.stats()["bytes"] <= before[0]
+    if not SANITIZED:
+        assert rss() - before[1] < 5 << 20
+    story.s.handle("q", Callback())
+    story.s.handle("q", None)
+    assert len(freed) == 2 * n + 1
+
+
 def test_p39_an_order_keeps_its_callback_alive(story):
     seen = []
     story.s.schedule("o", 1, lambda order: seen.append(order))
@@ -147,11 +309,17 @@ def test_p39_an_order_keeps_its_callback_alive(story):
 def test_cycles_through_callbacks_are_collected(workers):
     class Owner:
         def __init__(self):
-            self.s = lapse.Scheduler(workers=workers, on_error=self.on_error)
+            self.s = lapse.Scheduler(
+                workers=workers, on_error=self.on_error, on_dead=self.on_dead
+            )
+            self.s.handle("q", self.close)
             for i in range(600):
                 self.s.schedule(f"o{i}", 3600, self.close)
 
         def on_error(self, order, error):
+            pass
+
+        def on_dead(self, info, reason):
             pass
 
         def close(self, order):
@@ -208,7 +376,16 @@ def test_a_finalizer_may_use_the_scheduler(story):
 
 def churn(s, clock, n):
     """Every way for an order to end, n times."""
-    fail = Shop(ValueError)
+    fail, hopeless = Shop(ValueError), Shop(lapse.Reject)
+    for i in range(n):
+        s.handle("h", fail.close if i % 2 else hopeless.close)
+        s.schedule(f"h{i}", 0, queue="h")
+        s.process()
+        clock.advance(0.001)
+        s.process()
+        s.purge(f"h{i}")
+        s.cancel(f"h{i}")
+    s.handle("h", None)
     for i in range(n):
         s.schedule(f"c{i}", 60, fail.close, payload=b"x" * 50)
         s.cancel(f"c{i}")
@@ -237,7 +414,8 @@ def rss() -> int:
 def test_nothing_is_left_behind():
     n = rounds(500, 20_000, 300_000)
     clock = lapse.ManualClock()
-    s = lapse.Scheduler(workers=0, clock=clock, on_error=lambda order, error: None)
+    s = lapse.Scheduler(workers=0, clock=clock, on_error=lambda order, error: None,
+                        on_dead=lambda info, reason: None)
     churn(s, clock, n)
     gc.collect()
     blocks, memory = sys.getallocatedblocks(), rss()
