@@ -226,7 +226,8 @@ typedef struct lapse_options {
     void *hook_arg;          /* first argument of the hooks below */
     /* An order's callback failed; `error` is what it said, clipped to 1000 bytes. */
     void (*on_error)(void *hook_arg, const lapse_order *order, const char *error);
-    /* An order became a dead letter; what `dead` holds lives until the hook returns. */
+    /* An order became a dead letter; what `dead` holds lives until the hook returns. Not
+     * told of one for which there was no memory to copy it: it is listed all the same. */
     void (*on_dead)(void *hook_arg, const struct lapse_info *dead);
     void (*log)(void *hook_arg, lapse_level level, const char *message);
 } lapse_options;
@@ -513,7 +514,7 @@ LAPSE_API int64_t lapse_purge(lapse *s, const char *id, int64_t generation);
 /* Every order accepted is in exactly one place:
  * scheduled = done + cancelled + replaced + dead_total + pending + running. */
 typedef struct lapse_stats {
-    /* Orders now, by state. */
+    /* Orders now, by state; `kept` with those that outstayed `keep` and are not swept yet. */
     uint64_t pending, running, kept, dead;
     /* Since it was opened. */
     uint64_t scheduled;    /* accepted */
