@@ -170,8 +170,7 @@ static int claim(lapse *s, lp_side side, lp_queue *queue, lapse_ns until, lapse_
         return found == LP_CLAIM_NONE && more ? LP_CLAIM_MORE : found;
     }
     c->handler = c->fn || side == LP_PULL ? NULL : c->queue->handler;
-    if (c->handler && c->handler->policy.expires &&
-        lateness(c, now) > c->handler->policy.expires) {
+    if (c->handler && c->handler->policy.expires && lateness(c, now) > c->handler->policy.expires) {
         expire(s, c, t, now);
         return LP_CLAIM_MORE;
     }
@@ -384,8 +383,9 @@ int lapse_settle(lapse *s, int64_t fence, lapse_verdict verdict, lapse_ns delay,
 {
     char text[LP_TEXT_MAX + 1];
     if (!is_verdict(verdict))
-        return lp_fail(LAPSE_EINVAL, "%d is no verdict: use LAPSE_DONE, LAPSE_RETRY, LAPSE_REJECT, "
-                                     "LAPSE_FAIL or LAPSE_GIVE_BACK",
+        return lp_fail(LAPSE_EINVAL,
+                       "%d is no verdict: use LAPSE_DONE, LAPSE_RETRY, LAPSE_REJECT, "
+                       "LAPSE_FAIL or LAPSE_GIVE_BACK",
                        (int)verdict);
     if (error) {
         lp_text_clip(text, error);

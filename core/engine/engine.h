@@ -34,19 +34,19 @@ struct lapse {
     lapse_options options;
     char *url;
 
-    pthread_mutex_t lock; /* guards all below */
+    pthread_mutex_t lock;   /* guards all below */
     pthread_cond_t work;    /* followers: the leader left, or orders were announced */
     pthread_cond_t settled; /* a claim was settled, or a call left */
     lp_store *store;
     bool stopped;
 
-    lp_alarm host;              /* lapse_fd */
-    lp_alarm waiters;           /* polled by the leader of those who wait */
+    lp_alarm host;    /* lapse_fd */
+    lp_alarm waiters; /* polled by the leader of those who wait */
     bool has_leader;
-    unsigned waiting[2];        /* calls that wait for a side, the leader among them */
+    unsigned waiting[2]; /* calls that wait for a side, the leader among them */
     unsigned followers;
-    unsigned inside;            /* calls that lapse_close waits for */
-    unsigned settle_waiters;    /* on `settled` */
+    unsigned inside;         /* calls that lapse_close waits for */
+    unsigned settle_waiters; /* on `settled` */
 
     lp_claim *held[LP_HELD_BUCKETS]; /* by fence */
     lp_claim *free_claims;

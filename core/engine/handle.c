@@ -48,8 +48,7 @@ static lp_handler *make_handler(lapse_callback fn, void *arg, lapse_release rele
 {
     lp_handler *h = malloc(sizeof *h);
     if (h)
-        *h = (lp_handler){
-            .fn = fn, .arg = arg, .release = release, .policy = *policy, .refs = 1};
+        *h = (lp_handler){.fn = fn, .arg = arg, .release = release, .policy = *policy, .refs = 1};
     return h;
 }
 

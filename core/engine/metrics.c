@@ -58,8 +58,7 @@ static void number(text *out, const char *name, const char *type, const char *he
 
 static void seconds(text *out, lapse_ns value)
 {
-    add(out, "%lld.%09lld\n", (long long)(value / 1000000000),
-            (long long)(value % 1000000000));
+    add(out, "%lld.%09lld\n", (long long)(value / 1000000000), (long long)(value % 1000000000));
 }
 
 static void write_states(text *out, const lapse_stats *t)
@@ -99,7 +98,7 @@ static void write_totals(text *out, const lapse_stats *t)
     head(out, "dead_total", "counter", "Orders that became dead letters, by reason.");
     for (int i = LAPSE_REASON_FAILED; i <= LAPSE_REASON_LOST; i++)
         add(out, "lapse_dead_total{reason=\"%s\"} %llu\n", reasons[i],
-                (unsigned long long)t->dead_by[i]);
+            (unsigned long long)t->dead_by[i]);
 }
 
 static void write_times(text *out, const lapse_stats *t)

@@ -104,8 +104,9 @@ static int check_duration(const char *name, lapse_ns value)
 static int check_options(const lapse_options *o)
 {
     if (o->overflow != LAPSE_REFUSE && o->overflow != LAPSE_DEAD_LETTER_OLDEST)
-        return lp_fail(LAPSE_EINVAL, "%d is no overflow policy: use LAPSE_REFUSE or "
-                                     "LAPSE_DEAD_LETTER_OLDEST",
+        return lp_fail(LAPSE_EINVAL,
+                       "%d is no overflow policy: use LAPSE_REFUSE or "
+                       "LAPSE_DEAD_LETTER_OLDEST",
                        (int)o->overflow);
     int code = check_duration("keep", o->keep);
     if (code == LAPSE_OK)
@@ -188,8 +189,9 @@ static int wait_until_quiet(lapse *s, lapse_ns deadline)
             return lp_fail(LAPSE_ETIMEOUT,
                            "order %s is still running: call lapse_close again when it is done",
                            lp_text_quote(stuck->order.id, stuck->order.id_len));
-        return lp_fail(LAPSE_ETIMEOUT, "%u calls of this scheduler have not returned yet: call "
-                                       "lapse_close again",
+        return lp_fail(LAPSE_ETIMEOUT,
+                       "%u calls of this scheduler have not returned yet: call "
+                       "lapse_close again",
                        s->inside);
     }
     return LAPSE_OK;

@@ -124,9 +124,9 @@ LAPSE_API const char *lapse_version(void);
 
 /* -- Orders ---------------------------------------------------------------------- */
 
-#define LAPSE_ID_MAX 255                   /* bytes in an order id or a queue's name */
-#define LAPSE_PAYLOAD_MAX (16u << 20)      /* bytes in a payload */
-#define LAPSE_ANY 0                        /* as a generation: whichever is current */
+#define LAPSE_ID_MAX 255              /* bytes in an order id or a queue's name */
+#define LAPSE_PAYLOAD_MAX (16u << 20) /* bytes in a payload */
+#define LAPSE_ANY 0                   /* as a generation: whichever is current */
 
 typedef struct lapse lapse;
 struct lapse_info;
@@ -285,14 +285,14 @@ enum { LAPSE_REPLACE = 1 }; /* flag: a pending order of this id gives way */
 /* A new order in full; all zero but the id is due at once in the queue "". */
 typedef struct lapse_spec {
     const char *id;
-    size_t id_len;        /* 0: `id` is NUL-terminated */
-    const char *queue;    /* NULL: "". A handler's name, or where lapse_take finds it */
-    lapse_ns delay;       /* from now */
-    lapse_ns at;          /* if not 0: a UTC instant instead of `delay` */
-    const void *payload;  /* opaque bytes, returned as they are */
+    size_t id_len;       /* 0: `id` is NUL-terminated */
+    const char *queue;   /* NULL: "". A handler's name, or where lapse_take finds it */
+    lapse_ns delay;      /* from now */
+    lapse_ns at;         /* if not 0: a UTC instant instead of `delay` */
+    const void *payload; /* opaque bytes, returned as they are */
     size_t payload_len;
-    lapse_callback fn;    /* NULL: for the queue's handler or a taker */
-    void *arg;            /* for `fn`; without one it is only released */
+    lapse_callback fn;     /* NULL: for the queue's handler or a taker */
+    void *arg;             /* for `fn`; without one it is only released */
     lapse_release release; /* NULL: the one of lapse_options */
     unsigned flags;        /* LAPSE_REPLACE or 0 */
 } lapse_spec;
@@ -432,17 +432,17 @@ LAPSE_API lapse_ns lapse_now(const lapse *s);
 
 /* How a queue's orders are delivered. All zero is the default that is named. */
 typedef struct lapse_policy {
-    int attempts;           /* deliveries before an order that failed or asked for a retry
+    int attempts;         /* deliveries before an order that failed or asked for a retry
                                is a dead letter; 0: 5 */
-    lapse_ns backoff;       /* before the second attempt; 0: 1 s */
-    lapse_ns backoff_max;   /* the longest; 0: 1 h */
-    int backoff_percent;    /* each is so many percent of the one before; 0: 200 */
-    int jitter_percent;     /* each is spread by so many percent, up and down; 0: 20,
+    lapse_ns backoff;     /* before the second attempt; 0: 1 s */
+    lapse_ns backoff_max; /* the longest; 0: 1 h */
+    int backoff_percent;  /* each is so many percent of the one before; 0: 200 */
+    int jitter_percent;   /* each is spread by so many percent, up and down; 0: 20,
                                below 0: none */
-    lapse_ns run_limit;     /* a callback that runs longer has lost its order; 0: 1 h */
-    lapse_ns expires;       /* an order later than this is a dead letter; 0: never */
-    lapse_ns stuck_after;   /* as in lapse_options; 0: what stands there */
-    unsigned rate;          /* orders started per second at most; 0: no limit */
+    lapse_ns run_limit;   /* a callback that runs longer has lost its order; 0: 1 h */
+    lapse_ns expires;     /* an order later than this is a dead letter; 0: never */
+    lapse_ns stuck_after; /* as in lapse_options; 0: what stands there */
+    unsigned rate;        /* orders started per second at most; 0: no limit */
 } lapse_policy;
 
 /* Let `fn` with `arg` handle the orders of `queue` (NULL: "") that bring no callback of
@@ -537,9 +537,9 @@ typedef struct lapse_stats {
     uint64_t stale;        /* settlements that came too late */
     /* How late orders started; the three p... are at most 1/16 too high. */
     lapse_ns late_p50, late_p99, late_p999, late_max;
-    lapse_ns oldest_due; /* how long the oldest due order has waited; 0: none is due */
-    lapse_ns poll_bound; /* what polling may add to lateness; 0 for "memory:" */
-    uint64_t bytes;      /* memory held for orders */
+    lapse_ns oldest_due;   /* how long the oldest due order has waited; 0: none is due */
+    lapse_ns poll_bound;   /* what polling may add to lateness; 0 for "memory:" */
+    uint64_t bytes;        /* memory held for orders */
     uint64_t longest_move; /* most entries that any one call has moved in our structures */
 } lapse_stats;
 

@@ -74,8 +74,8 @@ typedef struct order {
         void *arg;  /* without EXTRA: PENDING, DUE with a callback */
         links link; /* DUE without one, KEPT, DEAD */
     } b;
-    uint16_t attempt : 12; /* deliveries so far, saturating */
-    uint16_t reason : 4;   /* DEAD: a lapse_reason */
+    uint16_t attempt : 12;  /* deliveries so far, saturating */
+    uint16_t reason : 4;    /* DEAD: a lapse_reason */
     char id[INLINE_ID + 1]; /* or, when longer, the pointer to it */
 } order;
 
@@ -90,9 +90,9 @@ typedef struct list {
 typedef struct queue {
     lp_queue shared; /* first: the engine's lp_queue is this queue */
     uint16_t number;
-    bool listed;  /* in memory.active */
-    list due;     /* without a callback of their own */
-    list parked;  /* with one, while the queue is paused and until they start */
+    bool listed; /* in memory.active */
+    list due;    /* without a callback of their own */
+    list parked; /* with one, while the queue is paused and until they start */
 } queue;
 
 typedef struct memory {
@@ -115,7 +115,7 @@ typedef struct memory {
     queue **active; /* queues that are handled or have parked orders */
     size_t active_count;
 
-    list kept, dead, oldest; /* `oldest`: pending, as accepted; under overflow only */
+    list kept, dead, oldest;   /* `oldest`: pending, as accepted; under overflow only */
     lp_paged accepted, parked; /* links of `oldest` and of the queues' parked */
     bool parks;                /* a queue has been paused: `parked` covers all records */
 
@@ -178,7 +178,7 @@ queue *lp_memory_find_queue(const memory *m, const char *name);
 int lp_memory_make_queue(memory *m, const char *name, queue **out);
 void lp_memory_forget_queue(memory *m, queue *q); /* if it was never used */
 void lp_memory_free_queues(memory *m);
-int lp_memory_list_queue(memory *m, queue *q);              /* into m->active */
+int lp_memory_list_queue(memory *m, queue *q); /* into m->active */
 
 void lp_memory_append(memory *m, list *l, uint32_t index);
 void lp_memory_insert(memory *m, list *l, uint32_t index, uint32_t before); /* LP_NONE: last */
@@ -217,8 +217,8 @@ void lp_memory_end(memory *m, uint32_t index, lapse_ns now);
 
 /* An order that is in no place becomes a dead letter. `x`, or else `fn` and `arg`, is
  * what it has. */
-void lp_memory_die(memory *m, lp_request *r, uint32_t index, extra *x, lapse_callback fn,
-                   void *arg, lapse_ns now);
+void lp_memory_die(memory *m, lp_request *r, uint32_t index, extra *x, lapse_callback fn, void *arg,
+                   lapse_ns now);
 
 /* -- memory_change.c, memory_claim.c, memory_look.c -- */
 

@@ -88,8 +88,8 @@ static void kill_oldest(memory *m, lp_request *r, lapse_ns now)
     bool plain = !(o->node.state & (EXTRA | PULL));
     lp_memory_stop_waiting(m, index);
     r->reason = LAPSE_REASON_MAXLEN;
-    lp_memory_die(m, r, index, lp_memory_extra(o), plain ? o->a.fn : NULL,
-                  plain ? o->b.arg : NULL, now);
+    lp_memory_die(m, r, index, lp_memory_extra(o), plain ? o->a.fn : NULL, plain ? o->b.arg : NULL,
+                  now);
 }
 
 /* An order gets its number and begins to wait; nothing can fail any more. */
@@ -111,8 +111,7 @@ static uint32_t make_order(memory *m, const lp_request *r, const queue *q, uint3
     if (lp_memory_make_room(m, r->spec->fn ? LP_PUSH : LP_PULL) < 0)
         return LP_NONE;
     uint32_t index = lp_memory_make(m, r->id, r->id_len, r->spec, q);
-    if (index != LP_NONE && old == LP_NONE &&
-        lp_index_add_at(&m->index, hash, index, place) < 0) {
+    if (index != LP_NONE && old == LP_NONE && lp_index_add_at(&m->index, hash, index, place) < 0) {
         lp_memory_unmake(m, index);
         index = LP_NONE;
     }

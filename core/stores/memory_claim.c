@@ -342,8 +342,8 @@ static uint32_t double_order(memory *m, const lp_claim *claim)
                             .arg = x->arg,
                             .release = x->release};
     order *o = lp_memory_at(m, claim->record);
-    uint32_t index = lp_memory_make(m, claim->order.id, claim->order.id_len, &spec,
-                                    lp_memory_queue_of(m, o));
+    uint32_t index =
+        lp_memory_make(m, claim->order.id, claim->order.id_len, &spec, lp_memory_queue_of(m, o));
     if (index == LP_NONE)
         return LP_NONE;
     order *twin = lp_memory_at(m, index);

@@ -58,8 +58,7 @@ static bool same_id(const void *k, uint32_t index)
 {
     const key *wanted = k;
     order *o = lp_memory_at(wanted->m, index);
-    return o->node.id_len == wanted->len &&
-           memcmp(lp_memory_id(o), wanted->id, wanted->len) == 0;
+    return o->node.id_len == wanted->len && memcmp(lp_memory_id(o), wanted->id, wanted->len) == 0;
 }
 
 uint32_t lp_memory_search(const memory *m, uint64_t hash, const char *id, size_t len,
@@ -191,8 +190,7 @@ int lp_memory_list_queue(memory *m, queue *q)
 
 static links *links_of(const memory *m, const list *l, uint32_t index)
 {
-    return l->table ? lp_paged_at(l->table, index, sizeof(links))
-                    : &lp_memory_at(m, index)->b.link;
+    return l->table ? lp_paged_at(l->table, index, sizeof(links)) : &lp_memory_at(m, index)->b.link;
 }
 
 void lp_memory_insert(memory *m, list *l, uint32_t index, uint32_t before)
@@ -470,8 +468,8 @@ static void drop_oldest_dead(memory *m, lp_request *r)
     lp_memory_bury(m, index);
 }
 
-void lp_memory_die(memory *m, lp_request *r, uint32_t index, extra *x, lapse_callback fn,
-                   void *arg, lapse_ns now)
+void lp_memory_die(memory *m, lp_request *r, uint32_t index, extra *x, lapse_callback fn, void *arg,
+                   lapse_ns now)
 {
     order *o = lp_memory_at(m, index);
     if (!x) /* Without memory for its last words it keeps only the reason. */

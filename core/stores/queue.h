@@ -21,7 +21,7 @@ typedef struct lp_queue {
     char *name;
     lp_handler *handler; /* NULL: for takers */
     bool paused;
-    bool taken;          /* a taker asked for it by name */
+    bool taken; /* a taker asked for it by name */
 
     /* Under a rate: starts that are allowed now, as of `refilled`. */
     double tokens;

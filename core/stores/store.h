@@ -48,7 +48,7 @@ typedef struct lp_claim {
     bool pinned, gone;            /* a hook looks at it; and it was settled meanwhile */
     unsigned long pinner;         /* the hook's thread */
     bool stuck_reported;
-    lapse_ns lease, lease_end;    /* scheduler's clock */
+    lapse_ns lease, lease_end; /* scheduler's clock */
     lapse_ns stuck_at;
     lapse_ns retry_delay; /* what the callback asked for; below 0: the policy's */
     bool has_error;

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "stores/store.h"
 
+/* clang-format off */
 static const struct {
     const char *scheme;
     const lp_store_ops *ops;
@@ -21,6 +22,7 @@ static const struct {
     {"amqp", NULL, "RabbitMQ"},
     {"amqps", NULL, "RabbitMQ"},
 };
+/* clang-format on */
 
 const lp_store_ops *lp_store_find(const char *url, int *code)
 {

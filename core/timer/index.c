@@ -255,8 +255,7 @@ int lp_index_add_at(lp_index *x, uint64_t hash, uint32_t record, const lp_index_
     lp_segment *s = place ? lp_index_segment(x, lp_index_tag(hash)) : NULL;
     if (!s || split_due(x) || s->count * 5 >= s->size * 4)
         return lp_index_add(x, hash, record);
-    s->entries[place - s->entries] =
-        (lp_index_entry){.tag = lp_index_tag(hash), .ref = record + 1};
+    s->entries[place - s->entries] = (lp_index_entry){.tag = lp_index_tag(hash), .ref = record + 1};
     s->count++;
     x->count++;
     return 0;

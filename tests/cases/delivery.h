@@ -52,7 +52,6 @@ static inline void expect_nothing(lapse *s, const char *queue)
 typedef struct player {
     tape ran;
     lapse_verdict (*say)(const lapse_order *order); /* NULL: done */
-    char queue[32];                                 /* of the last order */
 } player;
 
 static inline lapse_verdict play(const lapse_order *order, void *arg)
