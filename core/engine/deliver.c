@@ -184,8 +184,7 @@ int lp_begin(lapse *s, lp_side side, lp_queue *queue, lapse_ns until, lapse_ns n
              lp_task *t)
 {
     *out = NULL;
-    t->r.remains_count = 0;
-    t->r.died = false;
+    lp_task_clear(t);
     if (s->stopped)
         return lp_fail(LAPSE_ECLOSED, "the scheduler was stopped: open another");
     lp_claim *c = take_claim(s);
@@ -344,10 +343,10 @@ bool lp_settle(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns delay, con
         lp_await(s, LAPSE_FOREVER); /* A hook looks at its order. */
     lp_request_init(&t->r, LP_END);
     t->r.claim = c;
-    bool fresh = !c->lost && !c->superseded, wished = verdict == LAPSE_DONE;
+    bool fresh = !c->lost && !c->superseded;
     if (!c->lost) {
         decide(s, c, verdict, delay, error, now, &t->r);
-        wished = t->r.op == LP_END;
+        bool wished = t->r.op == LP_END;
         /* Cancelled or scheduled anew while it ran: it is not repeated and does not die. */
         if (c->superseded || c->no_more)
             end(&t->r);
@@ -510,8 +509,7 @@ static void settle_call(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns n
 static int settle_and_begin(lapse *s, lp_claim **c, lapse_verdict verdict, lapse_ns until)
 {
     lp_task settled, begun;
-    settled.r.remains_count = 0;
-    settled.r.died = false;
+    lp_task_clear(&settled);
     pthread_mutex_lock(&s->lock);
     lapse_ns now = lp_watch_claims(s);
     if (*c)

@@ -88,6 +88,13 @@ typedef struct lp_task {
     lapse_info dead; /* filled in when r.died and somebody is to be told */
 } lp_task;
 
+/* A task that has led to nothing yet. */
+static inline void lp_task_clear(lp_task *t)
+{
+    t->r.remains_count = 0;
+    t->r.died = false;
+}
+
 /* One request for the store. Under the lock. */
 void lp_ask(lapse *s, lp_task *t, lapse_ns now);
 

@@ -223,6 +223,8 @@ static int wait_for_callback(lapse *s, lapse_ns deadline)
 {
     while (!s->stopped) {
         lp_watch_claims(s);
+        if (s->stopped)
+            break; /* while the lock was dropped */
         if (callback_is_due(s))
             return 1;
         int woken = lp_sleep(s, LP_PUSH, deadline);

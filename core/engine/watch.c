@@ -136,8 +136,7 @@ void lp_watch(lapse *s)
     for (;;) {
         lp_task t;
         event what = NOTHING;
-        t.r.remains_count = 0;
-        t.r.died = false;
+        lp_task_clear(&t);
         pthread_mutex_lock(&s->lock);
         lp_claim *c = next_event(s, lp_engine_now(s), &what, &t);
         if (!c) {
