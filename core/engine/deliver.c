@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/wake.h"
 #include "engine/engine.h"
 
@@ -41,7 +42,7 @@ static lp_claim *take_claim(lapse *s)
     return c;
 }
 
-void lp_free_claim(lapse *s, lp_claim *c)
+static void free_claim(lapse *s, lp_claim *c)
 {
     c->next = s->free_claims;
     s->free_claims = c;
@@ -66,10 +67,7 @@ static void let_go(lapse *s, lp_claim *c)
         *bucket_of(s, c->order.fence) = c->next;
     if (c->next)
         c->next->prev = c->prev;
-    if (c->pinned)
-        c->gone = true; /* The hook that settled it returns to one who looks at it. */
-    else
-        lp_free_claim(s, c);
+    free_claim(s, c);
     if (--s->held_count == 0)
         s->check_at = LAPSE_FOREVER;
 }
@@ -93,8 +91,24 @@ lp_claim *lp_find_callback(const lapse *s, const char *id, size_t len, int64_t g
     return NULL;
 }
 
+static _Thread_local const lp_frame *frames;
+
+void lp_call_out(const lapse *s, lp_frame *frame)
+{
+    *frame = (lp_frame){s, frames};
+    frames = frame;
+}
+
+void lp_call_back(const lp_frame *frame)
+{
+    frames = frame->below;
+}
+
 bool lp_in_callback(const lapse *s)
 {
+    for (const lp_frame *f = frames; f; f = f->below)
+        if (f->s == s)
+            return true;
     unsigned long self = (unsigned long)pthread_self();
     for (unsigned i = 0; s->callbacks && i < LP_HELD_BUCKETS; i++)
         for (const lp_claim *c = s->held[i]; c; c = c->next)
@@ -129,8 +143,6 @@ static void start(lapse *s, lp_claim *c, lp_side side, lapse_ns now)
     c->in_callback = false;
     c->no_more = false;
     c->retry_delay = -1;
-    c->pinned = false;
-    c->gone = false;
     c->has_error = false;
     s->callbacks += c->runs_callback;
     s->totals.started++;
@@ -155,7 +167,7 @@ static void expire(lapse *s, lp_claim *c, lp_task *t, lapse_ns now)
     count_death(s, LAPSE_REASON_EXPIRED);
     lp_queue_refund(c->queue); /* Nothing was started. */
     lp_ask(s, t, now);
-    lp_free_claim(s, c);
+    free_claim(s, c);
 }
 
 /* Claim with memory that is there. */
@@ -166,7 +178,7 @@ static int claim(lapse *s, lp_side side, lp_queue *queue, lapse_ns until, lapse_
     bool more = side == LP_PUSH && s->handled && lp_announce(s, until);
     int found = s->store->ops->claim(s->store, side, queue, until, now, c);
     if (found != LP_CLAIM_ONE) {
-        lp_free_claim(s, c);
+        free_claim(s, c);
         return found == LP_CLAIM_NONE && more ? LP_CLAIM_MORE : found;
     }
     c->handler = c->fn || side == LP_PULL ? NULL : c->queue->handler;
@@ -339,8 +351,6 @@ static void book(lapse *s, lp_claim *c, const lp_request *r)
 bool lp_settle(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns delay, const char *error,
                lapse_ns now, lp_task *t)
 {
-    while (c->pinned && c->pinner != (unsigned long)pthread_self())
-        lp_await(s, LAPSE_FOREVER); /* A hook looks at its order. */
     lp_request_init(&t->r, LP_END);
     t->r.claim = c;
     bool fresh = !c->lost && !c->superseded;
@@ -372,10 +382,14 @@ static bool is_verdict(lapse_verdict verdict)
     return (unsigned)verdict <= LAPSE_GIVE_BACK;
 }
 
-void lp_report(lapse *s, const lp_claim *c, const char *error)
+void lp_report(lapse *s, const lapse_order *order, const char *error)
 {
-    if (s->options.on_error)
-        s->options.on_error(s->options.hook_arg, &c->order, error);
+    if (!s->options.on_error)
+        return;
+    lp_frame frame;
+    lp_call_out(s, &frame);
+    s->options.on_error(s->options.hook_arg, order, error);
+    lp_call_back(&frame);
 }
 
 int lapse_settle(lapse *s, int64_t fence, lapse_verdict verdict, lapse_ns delay, const char *error)
@@ -404,8 +418,10 @@ int lapse_settle(lapse *s, int64_t fence, lapse_verdict verdict, lapse_ns delay,
     c->in_callback = true; /* Nobody else may settle it. */
     if (verdict == LAPSE_FAIL && s->options.on_error) {
         lp_leave(s);
-        lp_report(s, c, error ? error : "the consumer failed");
-        pthread_mutex_lock(&s->lock);
+        lp_report(s, &c->order, error ? error : "the consumer failed");
+        code = lp_enter(s);
+        if (code < 0)
+            return code; /* In a child that the hook forked. */
     }
     lp_task t;
     bool fresh = lp_settle(s, c, verdict, delay, error, lp_engine_now(s), &t);
@@ -490,11 +506,14 @@ static lapse_verdict call(lapse *s, lp_claim *c, const sigset_t *mask)
     show_claim(c, &order, &fn, &arg);
     if (mask)
         pthread_sigmask(SIG_SETMASK, mask, &blocked);
+    lp_frame frame;
+    lp_call_out(s, &frame);
     lapse_verdict verdict = fn(order, arg);
+    lp_call_back(&frame);
     if (!is_verdict(verdict))
         verdict = lapse_fail(order, "the callback returned no verdict");
     if (verdict == LAPSE_FAIL)
-        lp_report(s, c, c->has_error ? c->error : "the callback failed");
+        lp_report(s, order, c->has_error ? c->error : "the callback failed");
     if (mask)
         pthread_sigmask(SIG_SETMASK, &blocked, NULL);
     return verdict;
@@ -505,10 +524,14 @@ static void settle_call(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns n
     lp_settle(s, c, verdict, c->retry_delay, c->has_error ? c->error : NULL, now, t);
 }
 
-/* Settle `*c`, if there is one, and begin the next, in one hold of the lock. */
-static int settle_and_begin(lapse *s, lp_claim **c, lapse_verdict verdict, lapse_ns until)
+/* Settle `*c`, if there is one, and begin the next, in one hold of the lock. `epoch` is
+ * that of the process in which this began: a callback may return in a child. */
+static int settle_and_begin(lapse *s, lp_claim **c, lapse_verdict verdict, lapse_ns until,
+                            uint64_t epoch)
 {
     lp_task settled, begun;
+    if (epoch != lp_fork_epoch())
+        return LAPSE_EFORKED;
     lp_task_clear(&settled);
     pthread_mutex_lock(&s->lock);
     lapse_ns now = lp_watch_claims(s);
@@ -523,15 +546,29 @@ static int settle_and_begin(lapse *s, lp_claim **c, lapse_verdict verdict, lapse
     return found;
 }
 
+/* Settle the last one. */
+static int settle_only(lapse *s, lp_claim *c, lapse_verdict verdict, uint64_t epoch)
+{
+    lp_task t;
+    if (epoch != lp_fork_epoch())
+        return LAPSE_EFORKED;
+    pthread_mutex_lock(&s->lock);
+    settle_call(s, c, verdict, lp_watch_claims(s), &t);
+    pthread_mutex_unlock(&s->lock);
+    lp_finish(s, &t);
+    return LP_CLAIM_ONE;
+}
+
 /* Run callbacks that are due by `until` while `max` allows; how many ran. Sets *found
  * to what the last look answered. */
 static size_t run_due(lapse *s, lapse_ns until, size_t max, const sigset_t *mask, int *found)
 {
+    uint64_t epoch = lp_fork_epoch();
     lp_claim *c = NULL;
     lapse_verdict verdict = LAPSE_DONE;
     size_t ran = 0;
     for (;;) {
-        *found = settle_and_begin(s, &c, verdict, until);
+        *found = settle_and_begin(s, &c, verdict, until, epoch);
         if (*found == LP_CLAIM_MORE)
             continue;
         if (*found != LP_CLAIM_ONE)
@@ -540,17 +577,14 @@ static size_t run_due(lapse *s, lapse_ns until, size_t max, const sigset_t *mask
         if (++ran == max)
             break;
     }
-    lp_task t;
-    pthread_mutex_lock(&s->lock);
-    settle_call(s, c, verdict, lp_watch_claims(s), &t);
-    pthread_mutex_unlock(&s->lock);
-    lp_finish(s, &t);
+    *found = settle_only(s, c, verdict, epoch);
     return ran;
 }
 
 void lp_end_look(lapse *s)
 {
     lp_announce(s, lp_engine_now(s));
+    lp_host_looked(s);
     lp_arm_all(s);
 }
 
@@ -578,6 +612,9 @@ int64_t lapse_process(lapse *s, size_t max)
     lp_leave(s);
     int found;
     size_t ran = run_due(s, lp_engine_now(s), max, NULL, &found);
+    if (found == LAPSE_EFORKED)
+        return lp_fail(found, "a callback forked and returned in the child: the orders there are "
+                              "the parent's");
     code = end_pass(s);
     pthread_mutex_lock(&s->lock);
     s->inside--;
@@ -588,13 +625,13 @@ int64_t lapse_process(lapse *s, size_t max)
     return found == LAPSE_ENOMEM ? found : code;
 }
 
-void lp_work(lapse *s, const sigset_t *mask)
+int lp_work(lapse *s, const sigset_t *mask)
 {
     for (;;) {
         int found;
         run_due(s, LAPSE_FOREVER, 0, mask, &found);
-        if (found == LAPSE_ECLOSED)
-            return;
+        if (found == LAPSE_ECLOSED || found == LAPSE_EFORKED)
+            return found;
         if (found == LAPSE_ENOMEM)
             lp_wake_pause(LAPSE_MS(10)); /* The order stays due. */
         lapse_wait(s, LAPSE_FOREVER);

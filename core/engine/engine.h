@@ -43,7 +43,9 @@ struct lapse {
     lp_alarm host;    /* lapse_fd */
     lp_alarm waiters; /* polled by the leader of those who wait */
     bool has_leader;
-    unsigned waiting[2]; /* calls that wait for a side, the leader among them */
+    bool nudge, host_nudge; /* the leader, or the host, is to look whatever the time */
+    uint64_t announcements; /* how often orders were brought before takers */
+    unsigned waiting[2];    /* calls that wait for a side, the leader among them */
     unsigned followers;
     unsigned inside;         /* calls that lapse_close waits for */
     unsigned settle_waiters; /* on `settled` */
@@ -123,6 +125,10 @@ void lp_wake_all(lapse *s);
 /* Wake takers: an order came before them other than by its time. Under the lock. */
 void lp_wake_takers(lapse *s);
 
+/* A host has looked for orders of its own: those announced so far are told. Under the
+ * lock. */
+void lp_host_looked(lapse *s);
+
 /* Bring due orders without a callback to their queues, a bounded number of them; whether
  * more are due. Under the lock. */
 bool lp_announce(lapse *s, lapse_ns now);
@@ -158,18 +164,25 @@ bool lp_settle(lapse *s, lp_claim *claim, lapse_verdict verdict, lapse_ns delay,
 void lp_end_look(lapse *s);
 
 /* Tell the host's hook of an error. Without the lock. */
-void lp_report(lapse *s, const lp_claim *claim, const char *error);
+void lp_report(lapse *s, const lapse_order *order, const char *error);
 
-/* Give back the memory of a claim. Under the lock. */
-void lp_free_claim(lapse *s, lp_claim *claim);
+/* User code that a scheduler called and that has not returned, by thread. */
+typedef struct lp_frame {
+    const lapse *s;
+    const struct lp_frame *below;
+} lp_frame;
+
+void lp_call_out(const lapse *s, lp_frame *frame);
+void lp_call_back(const lp_frame *frame);
 
 /* The held claim of a fence that still holds its order, or NULL. Under the lock. */
 lp_claim *lp_find_held(lapse *s, int64_t fence);
 
-/* Run callbacks until lapse_stop. `mask` NULL: leave the thread's signals alone. */
-void lp_work(lapse *s, const sigset_t *mask);
+/* Run callbacks until lapse_stop (LAPSE_ECLOSED), or until one returns in a child process
+ * (LAPSE_EFORKED). `mask` NULL: leave the thread's signals alone. */
+int lp_work(lapse *s, const sigset_t *mask);
 
-/* Whether this thread is inside a callback of `s`. Under the lock. */
+/* Whether this thread is inside a callback or hook of `s`. Under the lock. */
 bool lp_in_callback(const lapse *s);
 
 /* The held claim of an order that runs a callback, or NULL. Under the lock. */

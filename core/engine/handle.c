@@ -85,11 +85,13 @@ static int set_handler(lapse *s, const char *name, lp_handler *h, lp_request *r)
                        lp_text_quote(q->name, strlen(q->name)));
     s->handled += h != NULL;
     s->handled -= q->handler != NULL;
-    if (q->handler)
+    if (q->handler) {
         lp_drop_handler(q->handler, r);
+    } else {
+        q->tokens = 1;
+        q->refilled = lp_engine_now(s);
+    }
     q->handler = h;
-    q->tokens = 1;
-    q->refilled = lp_engine_now(s);
     lp_arm_all(s);
     lp_wake_takers(s);
     return LAPSE_OK;
@@ -131,6 +133,16 @@ int lapse_handle(lapse *s, const char *queue, lapse_callback fn, void *arg, laps
 
 /* -- Pausing -- */
 
+/* No starts are saved up while it is paused. */
+static void change_paused(lp_queue *q, bool paused, lapse_ns now)
+{
+    if (q->paused == paused)
+        return;
+    (void)lp_queue_open(q, now); /* Those of the time before it count. */
+    q->paused = paused;
+    q->refilled = now;
+}
+
 static int set_paused(lapse *s, const char *queue, bool paused)
 {
     int code = lp_check_queue(queue);
@@ -141,8 +153,7 @@ static int set_paused(lapse *s, const char *queue, bool paused)
     lp_queue *q;
     code = ready_queue(s, queue, &q);
     if (code == LAPSE_OK) {
-        q->paused = paused;
-        q->refilled = lp_engine_now(s); /* No starts were saved up meanwhile. */
+        change_paused(q, paused, lp_engine_now(s));
         lp_arm_all(s);
         lp_wake_takers(s);
     }

@@ -85,6 +85,7 @@ int64_t lapse_each(lapse *s, unsigned states, lapse_visitor visitor, void *arg)
     lapse_info chunk[CHUNK];
     uint64_t cursor = 0;
     int64_t shown = 0;
+    lp_frame frame;
     bool go_on = true;
     while (go_on && cursor != UINT64_MAX) {
         int n = copy_chunk(s, &cursor, states ? states : ALL_STATES, chunk);
@@ -92,7 +93,9 @@ int64_t lapse_each(lapse *s, unsigned states, lapse_visitor visitor, void *arg)
             return n;
         for (int i = 0; i < n; i++) {
             if (go_on) {
+                lp_call_out(s, &frame);
                 go_on = visitor(&chunk[i], arg);
+                lp_call_back(&frame);
                 shown++;
             }
             lapse_info_free(&chunk[i]);

@@ -45,12 +45,15 @@ static void finish(const lp_request *r)
 
 void lp_finish_rest(lapse *s, lp_task *t)
 {
+    lp_frame frame;
+    lp_call_out(s, &frame);
     finish(&t->r);
-    if (!t->r.died || t->r.info != &t->dead || !t->dead.id)
-        return;
-    lp_info_to_utc(s, &t->dead);
-    s->options.on_dead(s->options.hook_arg, &t->dead);
-    lapse_info_free(&t->dead);
+    if (t->r.died && t->r.info == &t->dead && t->dead.id) {
+        lp_info_to_utc(s, &t->dead);
+        s->options.on_dead(s->options.hook_arg, &t->dead);
+        lapse_info_free(&t->dead);
+    }
+    lp_call_back(&frame);
 }
 
 /* -- Schedule -- */
@@ -75,7 +78,8 @@ static int due_at(const lapse *s, lapse_ns now, lapse_ns utc, lapse_ns *due)
     if (wall < utc - LAPSE_DELAY_MAX)
         return lp_fail(LAPSE_ERANGE, "the instant %lld ns is more than 100 years away",
                        (long long)utc);
-    return due_after(now, utc - wall, due);
+    /* Read after the wall clock: what passes in between makes it later, not earlier. */
+    return due_after(lp_engine_now(s), utc - wall, due);
 }
 
 static int check_spec(const lapse_spec *spec)
@@ -145,7 +149,7 @@ int64_t lapse_put(lapse *s, const lapse_spec *spec)
     bool watch = lp_must_watch(s, now);
     lp_leave(s);
     lp_finish(s, &t);
-    if (watch)
+    if (watch && t.r.answer > 0) /* Its hooks must not take the words of an error. */
         lp_watch(s);
     return t.r.answer;
 }

@@ -15,11 +15,21 @@ typedef struct worker {
     sigset_t mask;
 } worker;
 
+/* One call that lapse_close waits for is over. */
+static void leave(lapse *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->inside--;
+    lp_tell_settled(s);
+    pthread_mutex_unlock(&s->lock);
+}
+
 static void *run_worker(void *arg)
 {
     worker w = *(worker *)arg;
     free(arg);
-    lp_work(w.s, &w.mask);
+    if (lp_work(w.s, &w.mask) == LAPSE_ECLOSED)
+        leave(w.s);
     return NULL;
 }
 
@@ -30,11 +40,10 @@ int lapse_run(lapse *s)
         return code;
     s->inside++;
     lp_leave(s);
-    lp_work(s, NULL);
-    pthread_mutex_lock(&s->lock);
-    s->inside--;
-    lp_tell_settled(s);
-    pthread_mutex_unlock(&s->lock);
+    if (lp_work(s, NULL) == LAPSE_EFORKED)
+        return lp_fail(LAPSE_EFORKED, "a callback forked and returned in the child: the orders "
+                                      "there are the parent's");
+    leave(s);
     return LAPSE_OK;
 }
 
@@ -50,6 +59,7 @@ static int start_one(lapse *s, const sigset_t *mask)
         return lp_fail_system("pthread_create", number);
     }
     s->thread_count++;
+    s->inside++; /* It leaves when it ends. */
     return LAPSE_OK;
 }
 

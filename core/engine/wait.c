@@ -43,16 +43,15 @@ static lapse_ns next_thing(lapse *s)
 
 static void arm_host(lapse *s)
 {
-    if (!s->host.used)
-        return;
-    arm(s, &s->host, next_thing(s));
+    if (s->host.used)
+        arm(s, &s->host, s->host_nudge ? 0 : next_thing(s));
 }
 
 static void arm_waiters(lapse *s)
 {
     if (!s->waiters.used)
         return;
-    lapse_ns want = s->check_at;
+    lapse_ns want = s->nudge ? 0 : s->check_at;
     if (s->waiting[LP_PUSH])
         want = earlier(want, next_of(s, LP_PUSH));
     if (s->waiting[LP_PULL] || s->handled)
@@ -92,14 +91,18 @@ void lp_wake_takers(lapse *s)
 {
     if (s->stopped)
         return;
-    if (s->host.used) {
-        lp_wake_now(s->host.fd);
-        s->host.armed = INT64_MIN;
-    }
+    s->host_nudge = s->host.used;
+    arm_host(s);
     if (!s->waiting[LP_PULL])
         return;
-    lp_wake_now(s->waiters.fd);
+    s->nudge = s->has_leader;
+    arm_waiters(s);
     pthread_cond_broadcast(&s->work);
+}
+
+void lp_host_looked(lapse *s)
+{
+    s->host_nudge = false;
 }
 
 bool lp_announce(lapse *s, lapse_ns now)
@@ -110,8 +113,10 @@ bool lp_announce(lapse *s, lapse_ns now)
         more = s->store->ops->announce(s->store, now);
         any = any || more;
     }
-    if (any && s->followers)
-        pthread_cond_broadcast(&s->work);
+    if (any) {
+        s->announcements++;
+        lp_wake_takers(s);
+    }
     return more || next_of(s, LP_PULL) <= now;
 }
 
@@ -144,6 +149,7 @@ static int lead(lapse *s, lapse_ns deadline)
     int woken = lp_wake_wait(s->waiters.fd, timeout);
     pthread_mutex_lock(&s->lock);
     s->has_leader = false;
+    s->nudge = false;
     s->waiters.used = false;
     s->waiters.armed = INT64_MIN; /* It may have gone off: arm it anew next time. */
     return woken;
@@ -272,8 +278,11 @@ static int take(lapse *s, lp_queue *queue, lapse_ns deadline, lp_claim **claim)
         bool more = lp_announce(s, now);
         lp_task nothing;
         int found = lp_begin(s, LP_PULL, queue, now, now, claim, &nothing);
-        if (found == LP_CLAIM_MORE || (found == LP_CLAIM_NONE && more))
+        if (found == LP_CLAIM_MORE || (found == LP_CLAIM_NONE && more)) {
+            lp_leave(s); /* Others may want it. */
+            pthread_mutex_lock(&s->lock);
             continue;
+        }
         if (found != LP_CLAIM_NONE)
             return found;
         if (deadline != LAPSE_FOREVER && lp_clock_monotonic() >= deadline)
@@ -315,8 +324,13 @@ int lapse_take(lapse *s, const char *queue, lapse_ns timeout, const lapse_order 
         return code;
     lp_claim *claim = NULL;
     s->inside++;
+    uint64_t announced = s->announcements;
     code = take_from(s, queue, deadline, &claim);
     s->inside--;
+    bool looked = code == 0 ? s->announcements == announced
+                            : code == LP_CLAIM_ONE && !s->store->ops->waits(s->store);
+    if (timeout <= 0 && looked)
+        lp_host_looked(s);
     if (!s->stopped)
         arm_host(s);
     lp_tell_settled(s);

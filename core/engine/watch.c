@@ -7,10 +7,12 @@
  * until its consumer settles it: its order has gone on without it. */
 #define _GNU_SOURCE /* pthread_cond_clockwait */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "engine/engine.h"
 
 /* What a claim needs. */
@@ -99,66 +101,95 @@ static event look_at(lapse *s, lp_claim *c, lapse_ns now, lp_task *t)
     return NOTHING;
 }
 
-/* A claim that needs something, or NULL, when `check_at` is right again. */
-static lp_claim *next_event(lapse *s, lapse_ns now, event *what, lp_task *t)
+/* A claim of bucket *from or after that needs something, with *from its bucket; or NULL,
+ * and when *from is 0 `check_at` is right again. */
+static lp_claim *next_event(lapse *s, lapse_ns now, unsigned *from, event *what, lp_task *t)
 {
     lapse_ns next = LAPSE_FOREVER;
-    for (unsigned i = 0; i < LP_HELD_BUCKETS; i++)
+    for (unsigned i = *from; i < LP_HELD_BUCKETS; i++)
         for (lp_claim *c = s->held[i]; c; c = c->next) {
-            if (c->pinned)
-                continue; /* Another thread sees to it. */
             *what = look_at(s, c, now, t);
-            if (*what != NOTHING)
+            if (*what != NOTHING) {
+                *from = i;
                 return c;
+            }
             next = earlier(next, next_check(c));
         }
-    s->check_at = next;
+    if (*from == 0)
+        s->check_at = next;
     return NULL;
 }
 
-static void tell(lapse *s, const lp_claim *c, event what)
+/* What is told of a claim once the lock is dropped: a copy, since its consumer may settle
+ * it at any moment. */
+typedef struct news {
+    event what;
+    bool runs_callback;
+    lapse_order order;
+    char id[LAPSE_ID_MAX + 1];
+} news;
+
+static void copy_news(news *n, const lp_claim *c, event what)
+{
+    *n = (news){.what = what, .runs_callback = c->runs_callback, .order = c->order};
+    memcpy(n->id, c->order.id, c->order.id_len + 1);
+    n->order.id = n->id;
+    n->order.payload = NULL;
+    if (what == LOST && c->runs_callback && c->order.payload_len)
+        n->order.payload = malloc(c->order.payload_len);
+    if (n->order.payload)
+        memcpy((void *)(uintptr_t)n->order.payload, c->order.payload, c->order.payload_len);
+    else
+        n->order.payload_len = 0; /* Without memory it is told without. */
+}
+
+static void tell(lapse *s, const news *n)
 {
     char text[256];
-    const char *id = lp_text_quote(c->order.id, c->order.id_len);
-    if (what == LOST)
+    const char *id = lp_text_quote(n->id, n->order.id_len);
+    if (n->what == LOST)
         snprintf(text, sizeof text, "order %s was not settled in time: its consumer has lost it",
                  id);
     else
         snprintf(text, sizeof text, "the callback of order %s is still running", id);
+    lp_frame frame;
+    lp_call_out(s, &frame);
     if (s->options.log)
         s->options.log(s->options.hook_arg, LAPSE_WARNING, text);
-    if (what == LOST && c->runs_callback)
-        lp_report(s, c, "the callback ran longer than its run_limit: it has lost the order");
+    lp_call_back(&frame);
+    if (n->what == LOST && n->runs_callback)
+        lp_report(s, &n->order,
+                  "the callback ran longer than its run_limit: it has lost the order");
+    free((void *)(uintptr_t)n->order.payload);
 }
 
 void lp_watch(lapse *s)
 {
-    for (;;) {
+    enum { MOST = 256 }; /* events that one call sees to; the next goes on */
+    unsigned from = 0;
+    for (int i = 0; i < MOST; i++) {
         lp_task t;
-        event what = NOTHING;
+        news n = {.what = NOTHING};
         lp_task_clear(&t);
+        if (s->epoch != lp_fork_epoch())
+            return; /* A hook returned in a child. */
         pthread_mutex_lock(&s->lock);
-        lp_claim *c = next_event(s, lp_engine_now(s), &what, &t);
-        if (!c) {
-            if (!s->stopped)
-                lp_arm_all(s);
-            pthread_mutex_unlock(&s->lock);
+        bool whole = from == 0;
+        const lp_claim *c = next_event(s, lp_engine_now(s), &from, &n.what, &t);
+        if (c)
+            copy_news(&n, c, n.what);
+        else if (whole && !s->stopped)
+            lp_arm_all(s);
+        pthread_mutex_unlock(&s->lock);
+        if (!c && whole)
             return;
+        if (!c) {
+            from = 0; /* Once more, for the time of the next look. */
+            continue;
         }
-        c->pinned = true;
-        c->pinner = (unsigned long)pthread_self();
-        pthread_mutex_unlock(&s->lock);
-        tell(s, c, what);
-        if (what == LOST)
+        tell(s, &n);
+        if (n.what == LOST)
             lp_finish(s, &t);
-        pthread_mutex_lock(&s->lock);
-        c->pinned = false;
-        if (c->gone)
-            lp_free_claim(s, c);
-        else
-            s->check_at = earlier(s->check_at, next_check(c));
-        lp_tell_settled(s);
-        pthread_mutex_unlock(&s->lock);
     }
 }
 

@@ -254,7 +254,7 @@ LAPSE_API int lapse_stop(lapse *s);
 /* Stop, wait up to `timeout` for running callbacks and for our threads, then free the
  * scheduler. Claims that were taken and not settled are given back. LAPSE_ETIMEOUT
  * leaves it stopped and valid, and the detail names an order that still runs: call
- * again. LAPSE_EINCALLBACK inside one of its own callbacks. No other call may run at
+ * again. LAPSE_EINCALLBACK inside one of its own callbacks or hooks. No other call may run at
  * the same time or follow. NULL is allowed. */
 LAPSE_API int lapse_close(lapse *s, lapse_ns timeout);
 
@@ -416,7 +416,8 @@ LAPSE_API int lapse_start(lapse *s, unsigned threads);
 
 /* For bindings and other hosts that call callbacks themselves: wait up to `timeout`
  * until a callback is due. 1: one is. 0: time passed. LAPSE_ECLOSED: stopped.
- * LAPSE_EINTR: a signal handler ran; the host looks at its signals and calls again. */
+ * LAPSE_EINTR: a signal handler ran; the host looks at its signals and calls again. Of
+ * several threads that wait on one scheduler only one notices. */
 LAPSE_API int lapse_wait(lapse *s, lapse_ns timeout);
 
 /* Start the next order that has a callback and is due by `until` (an instant of

@@ -199,6 +199,7 @@ const lp_store_ops lp_memory_store = {
     .execute = execute,
     .claim = lp_memory_claim,
     .announce = lp_memory_announce,
+    .waits = lp_memory_waits,
     .next = lp_memory_next,
     .list = lp_memory_list,
     .queue = queue_by_name,

@@ -231,6 +231,7 @@ int64_t lp_memory_purge(memory *m, lp_request *r);
 int lp_memory_claim(lp_store *store, lp_side side, lp_queue *from, lapse_ns until, lapse_ns now,
                     lp_claim *claim);
 bool lp_memory_announce(lp_store *store, lapse_ns now);
+bool lp_memory_waits(lp_store *store);
 lapse_ns lp_memory_next(lp_store *store, lp_side side);
 uint32_t lp_memory_first_ready(memory *m);
 int64_t lp_memory_end_claim(memory *m, lp_request *r, lapse_ns now);

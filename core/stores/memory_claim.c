@@ -84,6 +84,12 @@ static bool improve(const memory *m, uint32_t index, uint32_t *best)
     return true;
 }
 
+/* Whether a queue that was handled or paused is so no more. */
+static bool is_plain(const queue *q)
+{
+    return !q->shared.handler && !q->shared.paused && q->parked.head == LP_NONE;
+}
+
 /* The first order that was due by `until` and may start a callback now; *from is the
  * handled queue it comes from, or NULL. */
 static uint32_t first_push(memory *m, lapse_ns until, lapse_ns now, queue **from)
@@ -92,6 +98,11 @@ static uint32_t first_push(memory *m, lapse_ns until, lapse_ns now, queue **from
     *from = NULL;
     for (size_t i = 0; i < m->active_count; i++) {
         queue *q = m->active[i];
+        if (is_plain(q)) {
+            q->listed = false;
+            m->active[i--] = m->active[--m->active_count];
+            continue;
+        }
         if (!q->shared.paused && improve(m, q->parked.head, &best))
             *from = NULL;
         if (q->due.head != LP_NONE && lp_queue_open(&q->shared, now) &&
@@ -117,6 +128,11 @@ static uint32_t first_pull(memory *m, queue *from)
         if (!m->queues[i]->shared.handler && !m->queues[i]->shared.paused)
             improve(m, m->queues[i]->due.head, &best);
     return best;
+}
+
+bool lp_memory_waits(lp_store *store)
+{
+    return first_pull((memory *)store, NULL) != LP_NONE;
 }
 
 static uint32_t first_due(memory *m, lp_side side, queue *wanted, lapse_ns until, lapse_ns now,

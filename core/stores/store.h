@@ -45,8 +45,6 @@ typedef struct lp_claim {
     bool in_callback;             /* only who called its callback or hook may settle it */
     bool no_more;                 /* cancelled while held: no further attempt */
     bool lost;                    /* its lease ended: the order has gone on without it */
-    bool pinned, gone;            /* a hook looks at it; and it was settled meanwhile */
-    unsigned long pinner;         /* the hook's thread */
     bool stuck_reported;
     lapse_ns lease, lease_end; /* scheduler's clock */
     lapse_ns stuck_at;
@@ -152,6 +150,9 @@ typedef struct lp_store_ops {
     /* Bring orders without a callback that are due at `now` to their queues, a bounded
      * number of them. True when some were brought. */
     bool (*announce)(lp_store *s, lapse_ns now);
+
+    /* Whether an order that was announced waits for a taker. */
+    bool (*waits)(lp_store *s);
 
     /* When the next order of a side can be claimed; LAPSE_FOREVER: none. 0 or a past time
      * when one can be. LP_PUSH counts orders without a callback once they were announced,
