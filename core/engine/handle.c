@@ -7,9 +7,9 @@
 
 /* -- Policies -- */
 
-static int range(const char *what, const char *wanted)
+static int range(const char *what, long long value, const char *wanted)
 {
-    return lp_fail(LAPSE_ERANGE, "the policy's %s is out of range: use %s", what, wanted);
+    return lp_fail(LAPSE_ERANGE, "the policy's %s is %lld: use %s", what, value, wanted);
 }
 
 static bool is_duration(lapse_ns t)
@@ -20,17 +20,24 @@ static bool is_duration(lapse_ns t)
 /* Fill in the defaults of *p, or say what is wrong with it. */
 static int complete(lapse_policy *p, const lapse *s)
 {
+    const struct {
+        const char *name;
+        lapse_ns value;
+    } durations[] = {{"backoff", p->backoff},
+                     {"backoff_max", p->backoff_max},
+                     {"run_limit", p->run_limit},
+                     {"expires", p->expires},
+                     {"stuck_after", p->stuck_after}};
+    for (size_t i = 0; i < sizeof durations / sizeof *durations; i++)
+        if (!is_duration(durations[i].value))
+            return range(durations[i].name, durations[i].value, "0 ns to 100 years");
     if (p->attempts < 0 || p->attempts > 4000)
-        return range("attempts", "0 to 4000");
-    if (!is_duration(p->backoff) || !is_duration(p->backoff_max))
-        return range("backoff or backoff_max", "0 to 100 years");
+        return range("attempts", p->attempts, "0 (the default) to 4000");
     if (p->backoff_percent < 0 || (p->backoff_percent && p->backoff_percent < 100) ||
         p->backoff_percent > 100000)
-        return range("backoff_percent", "0, or 100 to 100000");
+        return range("backoff_percent", p->backoff_percent, "0 (the default), or 100 to 100000");
     if (p->jitter_percent > 100)
-        return range("jitter_percent", "100 at most");
-    if (!is_duration(p->run_limit) || !is_duration(p->expires) || !is_duration(p->stuck_after))
-        return range("run_limit, expires or stuck_after", "0 to 100 years");
+        return range("jitter_percent", p->jitter_percent, "100 at most");
     p->attempts = p->attempts ? p->attempts : 5;
     p->backoff = p->backoff ? p->backoff : LAPSE_SECONDS(1);
     p->backoff_max = p->backoff_max ? p->backoff_max : LAPSE_HOURS(1);

@@ -165,7 +165,7 @@ static const struct {
 } queue_counts[] = {
     {"pending", "gauge", "Pending orders.", offsetof(lapse_queue_stats, pending)},
     {"running", "gauge", "Running orders.", offsetof(lapse_queue_stats, running)},
-    {"dead", "gauge", "Dead letters.", offsetof(lapse_queue_stats, dead)},
+    {"dead_letters", "gauge", "Dead letters.", offsetof(lapse_queue_stats, dead)},
     {"started_total", "counter", "Deliveries.", offsetof(lapse_queue_stats, started)},
     {"done_total", "counter", "Orders done.", offsetof(lapse_queue_stats, done)},
     {"failed_total", "counter", "Failures.", offsetof(lapse_queue_stats, failed)},

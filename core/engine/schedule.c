@@ -132,7 +132,7 @@ static void book(lapse *s, const lp_request *r)
 int64_t lapse_put(lapse *s, const lapse_spec *spec)
 {
     if (!s || !spec)
-        return lp_fail(LAPSE_EINVAL, "lapse_put: the scheduler or `spec` is NULL");
+        return lp_fail(LAPSE_EINVAL, "the scheduler or the order's `spec` is NULL");
     lapse_ns now = lp_engine_now(s);
     lp_task t;
     int code = prepare(s, spec, now, &t.r);

@@ -314,7 +314,7 @@ static int take_from(lapse *s, const char *name, lapse_ns deadline, lp_claim **c
 int lapse_take(lapse *s, const char *queue, lapse_ns timeout, const lapse_order **order)
 {
     if (!order)
-        return lp_fail(LAPSE_EINVAL, "lapse_take: `order` is NULL");
+        return lp_fail(LAPSE_EINVAL, "`order` is NULL: give a place for the order");
     *order = NULL;
     lapse_ns deadline = timeout <= 0 ? 0 : lp_deadline(timeout);
     int code = lp_check_queue(queue);

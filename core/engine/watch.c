@@ -65,7 +65,8 @@ static bool lose(lapse *s, lp_claim *c, lapse_ns now, lp_task *t)
     t->r.ends = c->fn || c->superseded || c->no_more;
     if (!t->r.ends && c->order.attempt >= lp_attempts(c)) {
         t->r.reason = LAPSE_REASON_LOST;
-        t->r.error = "the lease ended before it was settled";
+        t->r.error = c->runs_callback ? "the callback ran longer than its run_limit"
+                                      : "the lease ended before it was settled";
     }
     lp_ask(s, t, now);
     if (t->r.answer < 0) {
@@ -126,12 +127,14 @@ typedef struct news {
     event what;
     bool runs_callback;
     lapse_order order;
+    lapse_ns running; /* for how long */
     char id[LAPSE_ID_MAX + 1];
 } news;
 
-static void copy_news(news *n, const lp_claim *c, event what)
+static void copy_news(news *n, const lp_claim *c, event what, lapse_ns now)
 {
     *n = (news){.what = what, .runs_callback = c->runs_callback, .order = c->order};
+    n->running = now - c->due - c->order.late;
     memcpy(n->id, c->order.id, c->order.id_len + 1);
     n->order.id = n->id;
     n->order.payload = NULL;
@@ -151,7 +154,8 @@ static void tell(lapse *s, const news *n)
         snprintf(text, sizeof text, "order %s was not settled in time: its consumer has lost it",
                  id);
     else
-        snprintf(text, sizeof text, "the callback of order %s is still running", id);
+        snprintf(text, sizeof text, "the callback of order %s is still running after %.1f s", id,
+                 (double)n->running * 1e-9);
     lp_frame frame;
     lp_call_out(s, &frame);
     if (s->options.log)
@@ -175,9 +179,10 @@ void lp_watch(lapse *s)
             return; /* A hook returned in a child. */
         pthread_mutex_lock(&s->lock);
         bool whole = from == 0;
-        const lp_claim *c = next_event(s, lp_engine_now(s), &from, &n.what, &t);
+        lapse_ns now = lp_engine_now(s);
+        const lp_claim *c = next_event(s, now, &from, &n.what, &t);
         if (c)
-            copy_news(&n, c, n.what);
+            copy_news(&n, c, n.what, now);
         else if (whole && !s->stopped)
             lp_arm_all(s);
         pthread_mutex_unlock(&s->lock);

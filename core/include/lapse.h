@@ -58,7 +58,7 @@ extern "C" {
 typedef int64_t lapse_ns;
 
 /* `n` units, at the ends of the range instead of wrapped when it does not fit. `n` is an
- * integer that fits int64_t (a floating-point one does not compile) and is evaluated more
+ * integer that fits int64_t (1.5 does not compile: write LAPSE_MS(1500)) and is evaluated more
  * than once. Constant expressions when `n` is one. */
 #define LAPSE_UNITS(n, unit)                                                                       \
     ((lapse_ns)((n) | 0) > INT64_MAX / (unit)   ? INT64_MAX                                        \
@@ -237,8 +237,8 @@ typedef struct lapse_options {
  *   memory:?engine=wheel&tick=1ms&slots=64   timing wheel: O(1), rounds up to the tick
  *   memory:?engine=heap                      4-ary heap: exact to the nanosecond
  *
- * `tick` is a number with a unit (ns, us, ms, s), 1us to 1h. `slots` per wheel level is
- * rounded up to a power of two, 64 to 4096. Every option of lapse_options that is a
+ * `tick` is a number with a unit (ns, us, ms, s, m, h, d), 1us to 1h. `slots` per wheel
+ * level, 1 to 4096, is rounded up to a power of two, 64 at least. Every option of lapse_options that is a
  * number may stand in the URL too: max_pending, overflow=refuse|dead_letter_oldest,
  * max_dead, and with a unit keep, lease, stuck_after; the URL wins.
  *

@@ -12,7 +12,7 @@ static int read_engine(const lp_url_option *option, memory *m)
     else if (lp_url_value_is(option, "heap"))
         m->timer_config.kind = LP_HEAP;
     else
-        return lp_fail(LAPSE_EURL, "the URL option engine is not valid: use wheel or heap");
+        return lp_url_refuse(option, "wheel or heap");
     return LAPSE_OK;
 }
 
@@ -23,8 +23,7 @@ static int read_overflow(const lp_url_option *option, memory *m)
     else if (lp_url_value_is(option, "dead_letter_oldest"))
         m->config.overflow = LAPSE_DEAD_LETTER_OLDEST;
     else
-        return lp_fail(LAPSE_EURL, "the URL option overflow is not valid: use refuse or "
-                                   "dead_letter_oldest");
+        return lp_url_refuse(option, "refuse or dead_letter_oldest");
     return LAPSE_OK;
 }
 

@@ -68,6 +68,30 @@ static int bad(int code, const lp_url_option *option, const char *wanted)
                    lp_text_quote(option->value, shown(option->value_len)), wanted);
 }
 
+int lp_url_refuse(const lp_url_option *option, const char *wanted)
+{
+    return bad(LAPSE_EURL, option, wanted);
+}
+
+/* A duration in the largest unit that has no remainder. */
+static void write_duration(char *out, size_t size, lapse_ns t)
+{
+    static const struct {
+        const char *unit;
+        lapse_ns ns;
+    } units[] = {{"d", LAPSE_DAYS(1)},
+                 {"h", LAPSE_HOURS(1)},
+                 {"m", LAPSE_MINUTES(1)},
+                 {"s", LAPSE_SECONDS(1)},
+                 {"ms", LAPSE_MS(1)},
+                 {"us", LAPSE_US(1)},
+                 {"ns", 1}};
+    size_t i = 0;
+    while (t % units[i].ns)
+        i++;
+    snprintf(out, size, "%lld%s", (long long)(t / units[i].ns), t ? units[i].unit : "s");
+}
+
 int lp_url_number(const lp_url_option *option, uint64_t min, uint64_t max, uint64_t *out)
 {
     uint64_t n;
@@ -102,7 +126,10 @@ int lp_url_duration(const lp_url_option *option, lapse_ns min, lapse_ns max, lap
             continue;
         lapse_ns value;
         char wanted[64];
-        snprintf(wanted, sizeof wanted, "%lldns to %lldns", (long long)min, (long long)max);
+        char least[24], most[24];
+        write_duration(least, sizeof least, min);
+        write_duration(most, sizeof most, max);
+        snprintf(wanted, sizeof wanted, "%s to %s", least, most);
         if (__builtin_mul_overflow(n, units[i].ns, &value) || value < min || value > max)
             return bad(LAPSE_ERANGE, option, wanted);
         *out = value;

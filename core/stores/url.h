@@ -24,6 +24,9 @@ bool lp_url_next(const char **at, lp_url_option *out);
 bool lp_url_is(const lp_url_option *option, const char *name);
 bool lp_url_value_is(const lp_url_option *option, const char *value);
 
+/* Refuse a value: LAPSE_EURL with the option, its value and what is wanted. */
+int lp_url_refuse(const lp_url_option *option, const char *wanted);
+
 /* Read a value: a number with a unit (ns, us, ms, s, m, h, d), or a whole number.
  * LAPSE_EURL with the option's name in the detail when it is none, LAPSE_ERANGE when it
  * is outside `min` to `max`. */

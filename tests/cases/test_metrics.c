@@ -258,7 +258,7 @@ static void expect_queue(const reading *r, const char *label, const lapse_queue_
 {
     expect_count(r, series("pending", label, ""), q->pending);
     expect_count(r, series("running", label, ""), q->running);
-    expect_count(r, series("dead", label, ""), q->dead);
+    expect_count(r, series("dead_letters", label, ""), q->dead);
     expect_count(r, series("handled", label, ""), q->handled);
     expect_count(r, series("paused", label, ""), q->paused);
     expect_count(r, series("started_total", label, ""), q->started);
