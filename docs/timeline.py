@@ -39,7 +39,7 @@ def text(x, y, words, colour="#333", anchor="start", weight="normal"):
 
 def draw(orders):
     end = max(ended or placed for placed, ended, *_ in orders.values()) + 0.6
-    width, height = LEFT + end * SECOND + 200, TOP + ROW * len(orders) + 42
+    width, height = LEFT + end * SECOND + 330, TOP + ROW * len(orders) + 42
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="sans-serif" font-size="13">',
