@@ -21,7 +21,7 @@ static PyObject *clock_new(PyTypeObject *type, PyObject *args, PyObject *keyword
         return NULL;
     self->state = PyType_GetModuleState(type);
     lapse_ns from = 0;
-    int rc = start ? convert_delay(self->state, start, &from) : 0;
+    int rc = start ? convert_delay(self->state, "start", start, &from) : 0;
     if (!rc) {
         rc = lapse_clock_manual(from, &self->clock);
         if (rc < 0)
@@ -47,7 +47,7 @@ static PyObject *clock_advance(PyObject *object, PyObject *by)
 {
     clock_object *self = (clock_object *)object;
     lapse_ns step;
-    if (convert_step(self->state, by, &step))
+    if (convert_step(self->state, "by", by, &step))
         return NULL;
     int rc = lapse_clock_advance(self->clock, step);
     if (rc < 0)
@@ -59,7 +59,7 @@ static PyObject *clock_set_wall(PyObject *object, PyObject *utc)
 {
     clock_object *self = (clock_object *)object;
     lapse_ns instant;
-    if (convert_instant(self->state, utc, &instant))
+    if (convert_instant(self->state, "utc", utc, &instant))
         return NULL;
     int rc = lapse_clock_set_wall(self->clock, instant);
     if (rc < 0)

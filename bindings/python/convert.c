@@ -12,19 +12,56 @@
 #define DELAY_MAX_SECONDS (LAPSE_DELAY_MAX / SECOND)
 #define INSTANT_MAX_SECONDS (INT64_MAX / SECOND - 1)
 
-static int refuse_range(binding_state *state, PyObject *value)
+static int refuse_range(binding_state *state, const char *name, PyObject *value)
 {
     raise_text(state, LAPSE_ERANGE,
-               "%R is out of range: a time is a number of seconds, at most 100 years", value);
+               "%s: %R is out of range: a time is a number of seconds, at most 100 years", name,
+               value);
     return -1;
 }
 
-static int refuse_type(const char *what, PyObject *value)
+/* The finer unit in which a number of this size is an instant about now; or NULL. */
+static const char *finer_unit(double number)
 {
-    PyObject *name = PyObject_GetAttrString((PyObject *)Py_TYPE(value), "__name__");
-    if (name)
-        PyErr_Format(PyExc_TypeError, "%s, not %U", what, name);
-    Py_XDECREF(name);
+    if (number >= 1e11 && number < 1e14)
+        return "milliseconds: divide by 1000";
+    if (number >= 1e14 && number < 1e17)
+        return "microseconds: divide by 1e6";
+    if (number >= 1e17 && number < 1e20)
+        return "nanoseconds: divide by 1e9";
+    return NULL;
+}
+
+int refuse_instant(binding_state *state, const char *name, PyObject *value)
+{
+    const char *rule = "an instant is seconds since 1970, within 100 years from now";
+    double number = PyFloat_AsDouble(value);
+    if (number == -1 && PyErr_Occurred())
+        PyErr_Clear(); /* a datetime, or an int that is too large for any unit */
+    const char *unit = finer_unit(number);
+    if (unit)
+        raise_text(state, LAPSE_ERANGE, "%s: %s; %R looks like %s", name, rule, value, unit);
+    else
+        raise_text(state, LAPSE_ERANGE, "%s: %s, not %R", name, rule, value);
+    return -1;
+}
+
+int refuse_type(const char *what, PyObject *value)
+{
+    PyObject *type = PyObject_GetAttrString((PyObject *)Py_TYPE(value), "__name__");
+    if (type)
+        PyErr_Format(PyExc_TypeError, "%s, not %U", what, type);
+    Py_XDECREF(type);
+    return -1;
+}
+
+/* The same, with the name of the argument in front. */
+static int refuse_named(const char *name, const char *what, PyObject *value)
+{
+    PyObject *type = PyObject_GetAttrString((PyObject *)Py_TYPE(value), "__name__");
+    if (type)
+        PyErr_Format(PyExc_TypeError, "%s: %s, not %U", name, what, type);
+    Py_XDECREF(type);
     return -1;
 }
 
@@ -67,39 +104,39 @@ static int timedelta_parts(PyObject *value, int64_t *seconds, int64_t *ns)
 }
 
 /* Seconds and nanoseconds above them as a delay. */
-static int delay_of_parts(binding_state *state, PyObject *value, int64_t seconds, int64_t ns,
-                          lapse_ns *out)
+static int delay_of_parts(binding_state *state, const char *name, PyObject *value, int64_t seconds,
+                          int64_t ns, lapse_ns *out)
 {
     if (seconds < 0) {
         *out = 0;
         return 0;
     }
     if (seconds > DELAY_MAX_SECONDS || (seconds == DELAY_MAX_SECONDS && ns))
-        return refuse_range(state, value);
+        return refuse_range(state, name, value);
     *out = seconds * SECOND + ns;
     return 0;
 }
 
-int convert_delay(binding_state *state, PyObject *value, lapse_ns *out)
+int convert_delay(binding_state *state, const char *name, PyObject *value, lapse_ns *out)
 {
     if (PyFloat_Check(value)) {
         double seconds = PyFloat_AsDouble(value);
-        return lapse_ns_from_seconds(seconds, out) < 0 ? refuse_range(state, value) : 0;
+        return lapse_ns_from_seconds(seconds, out) < 0 ? refuse_range(state, name, value) : 0;
     }
     int64_t seconds, ns = 0;
     if (is_int(value)) {
         if (whole_seconds(value, &seconds))
             return -1;
-        return delay_of_parts(state, value, seconds, ns, out);
+        return delay_of_parts(state, name, value, seconds, ns, out);
     }
     int is_delta = PyObject_IsInstance(value, state->timedelta_type);
     if (is_delta < 0)
         return -1;
     if (!is_delta)
-        return refuse_type("a time is seconds as int or float, or a timedelta", value);
+        return refuse_named(name, "a time is seconds as int or float, or a timedelta", value);
     if (timedelta_parts(value, &seconds, &ns))
         return -1;
-    return delay_of_parts(state, value, seconds, ns, out);
+    return delay_of_parts(state, name, value, seconds, ns, out);
 }
 
 int convert_timeout(binding_state *state, PyObject *value, lapse_ns *out)
@@ -108,7 +145,7 @@ int convert_timeout(binding_state *state, PyObject *value, lapse_ns *out)
         *out = LAPSE_FOREVER;
         return 0;
     }
-    return convert_delay(state, value, out);
+    return convert_delay(state, "timeout", value, out);
 }
 
 /* 1 when a value that convert_delay made 0 of is below it, 0 when not, -1 on an error. */
@@ -122,33 +159,35 @@ static int is_below_zero(binding_state *state, PyObject *value)
     return below;
 }
 
-static int refuse_below_zero(binding_state *state, PyObject *value, const char *why, lapse_ns *out)
+static int refuse_below_zero(binding_state *state, const char *name, PyObject *value,
+                             const char *why, lapse_ns *out)
 {
-    if (convert_delay(state, value, out))
+    if (convert_delay(state, name, value, out))
         return -1;
     int below = *out > 0 ? 0 : is_below_zero(state, value);
     if (below > 0)
-        raise_text(state, LAPSE_ERANGE, "%R is below 0: %s", value, why);
+        raise_text(state, LAPSE_ERANGE, "%s: %R is below 0: %s", name, value, why);
     return below ? -1 : 0;
 }
 
-int convert_step(binding_state *state, PyObject *value, lapse_ns *out)
+int convert_step(binding_state *state, const char *name, PyObject *value, lapse_ns *out)
 {
-    return refuse_below_zero(state, value, "this clock only goes forward", out);
+    return refuse_below_zero(state, name, value, "this clock only goes forward", out);
 }
 
-int convert_duration(binding_state *state, PyObject *value, lapse_ns *out)
+int convert_duration(binding_state *state, const char *name, PyObject *value, lapse_ns *out)
 {
     *out = 0;
-    return value == Py_None ? 0 : refuse_below_zero(state, value, "use 0 or more seconds", out);
+    return value == Py_None ? 0
+                            : refuse_below_zero(state, name, value, "use 0 or more seconds", out);
 }
 
 /* Seconds since 1970 with a fraction, rounded up to the nanosecond. */
-static int instant_of_double(binding_state *state, PyObject *value, lapse_ns *out)
+static int instant_of_double(binding_state *state, const char *name, PyObject *value, lapse_ns *out)
 {
     double seconds = PyFloat_AsDouble(value);
     if (!(seconds < (double)INSTANT_MAX_SECONDS && seconds > -(double)INSTANT_MAX_SECONDS))
-        return refuse_range(state, value); /* NaN comes here too */
+        return refuse_instant(state, name, value); /* NaN comes here too */
     int64_t whole = (int64_t)seconds;
     double above = (seconds - (double)whole) * 1e9; /* of the sign of `seconds` */
     int64_t ns = (int64_t)above;
@@ -156,16 +195,17 @@ static int instant_of_double(binding_state *state, PyObject *value, lapse_ns *ou
     return 0;
 }
 
-static int instant_of_parts(binding_state *state, PyObject *value, int64_t seconds, int64_t ns,
-                            lapse_ns *out)
+static int instant_of_parts(binding_state *state, const char *name, PyObject *value,
+                            int64_t seconds, int64_t ns, lapse_ns *out)
 {
     if (seconds > INSTANT_MAX_SECONDS || seconds < -INSTANT_MAX_SECONDS)
-        return refuse_range(state, value);
+        return refuse_instant(state, name, value);
     *out = seconds * SECOND + ns;
     return 0;
 }
 
-static int instant_of_datetime(binding_state *state, PyObject *value, lapse_ns *out)
+static int instant_of_datetime(binding_state *state, const char *name, PyObject *value,
+                               lapse_ns *out)
 {
     PyObject *offset = PyObject_CallMethod(value, "utcoffset", NULL);
     if (!offset)
@@ -174,9 +214,9 @@ static int instant_of_datetime(binding_state *state, PyObject *value, lapse_ns *
     Py_DECREF(offset);
     if (naive) {
         raise_text(state, LAPSE_EINVAL,
-                   "%R has no time zone: give an aware datetime, for instance "
+                   "%s: %R has no time zone: give an aware datetime, for instance "
                    "datetime.now(timezone.utc) + timedelta(minutes=30)",
-                   value);
+                   name, value);
         return -1;
     }
     PyObject *since = PyNumber_Subtract(value, state->epoch);
@@ -185,25 +225,25 @@ static int instant_of_datetime(binding_state *state, PyObject *value, lapse_ns *
     int64_t seconds, ns;
     int rc = timedelta_parts(since, &seconds, &ns);
     Py_DECREF(since);
-    return rc ? rc : instant_of_parts(state, value, seconds, ns, out);
+    return rc ? rc : instant_of_parts(state, name, value, seconds, ns, out);
 }
 
-int convert_instant(binding_state *state, PyObject *value, lapse_ns *out)
+int convert_instant(binding_state *state, const char *name, PyObject *value, lapse_ns *out)
 {
     if (PyFloat_Check(value))
-        return instant_of_double(state, value, out);
+        return instant_of_double(state, name, value, out);
     if (is_int(value)) {
         int64_t seconds;
         if (whole_seconds(value, &seconds))
             return -1;
-        return instant_of_parts(state, value, seconds, 0, out);
+        return instant_of_parts(state, name, value, seconds, 0, out);
     }
     int is_datetime = PyObject_IsInstance(value, state->datetime_type);
     if (is_datetime < 0)
         return -1;
     if (!is_datetime)
-        return refuse_type("an instant is an aware datetime, or seconds since 1970", value);
-    return instant_of_datetime(state, value, out);
+        return refuse_named(name, "an instant is an aware datetime, or seconds since 1970", value);
+    return instant_of_datetime(state, name, value, out);
 }
 
 int convert_generation(PyObject *value, int64_t *out)
@@ -215,6 +255,22 @@ int convert_generation(PyObject *value, int64_t *out)
         return refuse_type("a generation is the int that schedule returned", value);
     *out = PyLong_AsLongLong(value);
     return *out == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+int convert_count(binding_state *state, const char *name, PyObject *value, uint64_t *out)
+{
+    if (!is_int(value)) {
+        PyErr_Format(PyExc_TypeError, "%s is an int, 0 or more, got %R", name, value);
+        return -1;
+    }
+    *out = PyLong_AsUnsignedLongLong(value);
+    if (*out != UINT64_MAX || !PyErr_Occurred())
+        return 0;
+    if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
+        PyErr_Clear();
+        raise_text(state, LAPSE_ERANGE, "%s: %R is out of range: use 0 to 2**64 - 1", name, value);
+    }
+    return -1;
 }
 
 PyObject *convert_seconds(lapse_ns ns)

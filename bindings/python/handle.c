@@ -187,43 +187,55 @@ int handle_again(binding_state *state, core *c)
 
 /* -- Scheduler's calls ------------------------------------------------------------------ */
 
-/* An int as a C int, at the ends when it does not fit: the library names the range. */
-static int whole_number(PyObject *value, const char *name, int *out)
+/* A number of a policy: `low` to `high`, and 0 for the default. */
+typedef struct figure {
+    const char *name, *wanted;
+    int low, high;
+} figure;
+
+static int read_figure(binding_state *state, const figure *f, PyObject *value, int *out)
 {
     int overflow;
     if (!PyLong_Check(value) || PyBool_Check(value)) {
-        PyErr_Format(PyExc_TypeError, "%s is an int", name);
+        PyErr_Format(PyExc_TypeError, "%s is an int, got %R", f->name, value);
         return -1;
     }
     long n = PyLong_AsLongAndOverflow(value, &overflow);
     if (n == -1 && !overflow && PyErr_Occurred())
         return -1;
-    *out = overflow > 0 || n > INT_MAX ? INT_MAX : overflow < 0 || n < INT_MIN ? INT_MIN : (int)n;
+    if (overflow || (n && (n < f->low || n > f->high))) {
+        raise_text(state, LAPSE_ERANGE, "%s: got %R: use %s", f->name, value, f->wanted);
+        return -1;
+    }
+    *out = (int)n;
     return 0;
 }
 
-static int read_rate(binding_state *state, PyObject *value, unsigned *out)
+static int read_figures(binding_state *state, PyObject *const *v, lapse_policy *p)
 {
-    int rate;
-    if (whole_number(value, "rate", &rate))
+    static const figure attempts = {"attempts", "1 to 4000, 0 for the default", 1, 4000};
+    static const figure percent = {"backoff_percent", "100 to 100000, 0 for the default", 100,
+                                   100000};
+    static const figure jitter = {"jitter_percent", "1 to 100, 0 for the default, below 0 for none",
+                                  INT_MIN, 100};
+    static const figure rate = {"rate", "orders per second, 0 for no limit", 1, INT_MAX};
+    int per_second;
+    if (read_figure(state, &attempts, v[0], &p->attempts) ||
+        read_figure(state, &percent, v[3], &p->backoff_percent) ||
+        read_figure(state, &jitter, v[4], &p->jitter_percent) ||
+        read_figure(state, &rate, v[7], &per_second))
         return -1;
-    *out = (unsigned)rate;
-    if (rate >= 0)
-        return 0;
-    raise_text(state, LAPSE_ERANGE, "rate is %R: use orders per second, 0 for no limit", value);
-    return -1;
+    p->rate = (unsigned)per_second;
+    return 0;
 }
 
 static int read_policy(binding_state *state, PyObject *const *v, lapse_policy *p)
 {
-    if (whole_number(v[0], "attempts", &p->attempts) ||
-        convert_duration(state, v[1], &p->backoff) ||
-        convert_duration(state, v[2], &p->backoff_max) ||
-        whole_number(v[3], "backoff_percent", &p->backoff_percent) ||
-        whole_number(v[4], "jitter_percent", &p->jitter_percent) ||
-        convert_duration(state, v[5], &p->run_limit) ||
-        convert_duration(state, v[6], &p->expires) || read_rate(state, v[7], &p->rate) ||
-        convert_duration(state, v[8], &p->stuck_after))
+    if (read_figures(state, v, p) || convert_duration(state, "backoff", v[1], &p->backoff) ||
+        convert_duration(state, "backoff_max", v[2], &p->backoff_max) ||
+        convert_duration(state, "run_limit", v[5], &p->run_limit) ||
+        convert_duration(state, "expires", v[6], &p->expires) ||
+        convert_duration(state, "stuck_after", v[8], &p->stuck_after))
         return -1;
     return 0;
 }

@@ -197,10 +197,13 @@ static PyObject *module_reschedule(PyObject *module, PyObject *const *args, Py_s
     return on_default(module, scheduler_reschedule, args, given, keywords);
 }
 
-static PyObject *module_seconds_to_ns(PyObject *module, PyObject *value)
+static PyObject *module_seconds_to_ns(PyObject *module, PyObject *args)
 {
+    PyObject *value;
+    const char *name = "delay";
     lapse_ns ns;
-    if (convert_delay(state_of_module(module), value, &ns))
+    if (!PyArg_ParseTuple(args, "O|s:_seconds_to_ns", &value, &name) ||
+        convert_delay(state_of_module(module), name, value, &ns))
         return NULL;
     return PyLong_FromLongLong(ns);
 }
@@ -218,7 +221,7 @@ static PyMethodDef module_methods[] = {
     {"reschedule", FAST(module_reschedule), METH_FASTCALL | METH_KEYWORDS,
      PyDoc_STR(RESCHEDULE_DOC("") ON_DEFAULT)},
     {"_set_default", set_default, METH_O, NULL},
-    {"_seconds_to_ns", module_seconds_to_ns, METH_O, NULL},
+    {"_seconds_to_ns", module_seconds_to_ns, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -71,9 +71,9 @@ PyObject *order_object(binding_state *state, PyObject *type, const lapse_order *
 static int order_fill(binding_state *state, fields *f, PyObject *payload, PyObject *due,
                       PyObject *late, PyObject *queue)
 {
-    if (due && convert_instant(state, due, &f->due))
+    if (due && convert_instant(state, "due", due, &f->due))
         return -1;
-    if (late && convert_delay(state, late, &f->late))
+    if (late && convert_delay(state, "late", late, &f->late))
         return -1;
     f->payload = payload ? PyBytes_FromObject(payload) : Py_NewRef(state->no_payload);
     f->queue = queue ? PyUnicode_FromObject(queue) : Py_NewRef(state->empty);

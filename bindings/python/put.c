@@ -49,6 +49,20 @@ static long code_flags(PyObject *function)
     return bits;
 }
 
+/* The code flags of a function, or of the __call__ that the type of `f` has; 0 for what is
+ * written in C. */
+static long flags_of(binding_state *state, PyObject *f)
+{
+    if ((PyObject *)Py_TYPE(f) == state->function_type)
+        return code_flags(f);
+    PyObject *call = PyObject_GetAttrString((PyObject *)Py_TYPE(f), "__call__");
+    if (!call)
+        return -1;
+    long flags = (PyObject *)Py_TYPE(call) == state->function_type ? code_flags(call) : 0;
+    Py_DECREF(call);
+    return flags;
+}
+
 int put_check_callback(binding_state *state, PyObject *callback)
 {
     if (!PyCallable_Check(callback)) {
@@ -59,24 +73,28 @@ int put_check_callback(binding_state *state, PyObject *callback)
     PyObject *f = underlying(state, callback);
     if (!f)
         return -1;
-    long flags = (PyObject *)Py_TYPE(f) == state->function_type ? code_flags(f) : 0;
+    long flags = flags_of(state, f);
     Py_DECREF(f);
     if (flags < 0)
         return -1;
     if (!(flags & CO_LAZY))
         return 0;
-    PyErr_Format(PyExc_TypeError,
-                 "%R is a coroutine or generator function, and calling it runs nothing: "
-                 "this scheduler takes plain functions",
-                 callback);
+    if (flags & (CO_COROUTINE | CO_ITERABLE_COROUTINE))
+        PyErr_Format(PyExc_TypeError,
+                     "%R is a coroutine function, which nothing awaits: " COROUTINE_HINT, callback);
+    else
+        PyErr_Format(PyExc_TypeError,
+                     "%R is a generator function, and calling it runs nothing: this scheduler runs "
+                     "plain functions",
+                     callback);
     return -1;
 }
 
 static int prepare_time(binding_state *state, PyObject *time, bool absolute, lapse_spec *spec)
 {
     if (!absolute)
-        return convert_delay(state, time, &spec->delay);
-    if (convert_instant(state, time, &spec->at))
+        return convert_delay(state, "delay", time, &spec->delay);
+    if (convert_instant(state, "when", time, &spec->at))
         return -1;
     if (!spec->at)
         spec->at = -1; /* 0 would say that there is none; 1970 is past either way */
@@ -104,6 +122,12 @@ static int prepare_payload(PyObject *payload, put *out)
 {
     if (!payload || payload == Py_None)
         return 0;
+    if (PyUnicode_Check(payload)) {
+        PyErr_SetString(PyExc_TypeError, "payload is bytes: write \"...\".encode()");
+        return -1;
+    }
+    if (!PyObject_CheckBuffer(payload))
+        return refuse_type("payload is bytes-like", payload);
     if (PyObject_GetBuffer(payload, &out->payload, PyBUF_SIMPLE))
         return -1;
     out->spec.payload = out->payload.buf;

@@ -1,12 +1,13 @@
 /* run.c - begin, call back, settle.
  *
  * A thread waits in the core without the GIL, takes it once and runs what is due. What a
- * callback raises never leaves this file: Retry and Reject are verdicts, the rest goes to
- * report(). No order is half done when run_due returns: signals are looked at between
- * orders only. */
+ * callback raises never leaves this file: Retry and Reject, returned as well, are verdicts,
+ * the rest goes to report(). No order is half done when run_due returns: signals are looked
+ * at between orders only. */
 #include "run.h"
 #include "news.h"
 #include "order.h"
+#include "put.h"
 #include "watch.h"
 
 #include <signal.h>
@@ -35,11 +36,11 @@ static PyObject *take_raised(void)
 /* Report an error once: to on_error, else logging, else as unraisable. */
 static verdict failed(binding_state *state, PyObject *on_error, PyObject *order, PyObject *error)
 {
-    PyObject *text = PyObject_CallFunctionObjArgs(state->report, on_error ? on_error : Py_None,
+    PyObject *told = PyObject_CallFunctionObjArgs(state->report, on_error ? on_error : Py_None,
                                                   order, error, NULL);
-    if (!text)
+    if (!told)
         PyErr_WriteUnraisable(order);
-    return (verdict){.what = LAPSE_FAIL, .error = text};
+    return (verdict){.what = LAPSE_FAIL, .error = told};
 }
 
 /* Retry and Reject keep what they were made with as `_delay_ns` and `error`. */
@@ -82,9 +83,26 @@ static int refuse_coroutine(binding_state *state, PyObject *result)
     PyObject *closed = PyObject_CallMethod(result, "close", NULL);
     Py_XDECREF(closed);
     if (closed)
-        PyErr_SetString(PyExc_TypeError, "the callback returned a coroutine, which nothing awaits: "
-                                         "this scheduler runs plain functions");
+        PyErr_SetString(PyExc_TypeError,
+                        "the callback returned a coroutine, which nothing awaits: " COROUTINE_HINT);
     return -1;
+}
+
+static bool is_verdict(binding_state *state, PyObject *result)
+{
+    return PyErr_GivenExceptionMatches(result, state->retry_type) ||
+           PyErr_GivenExceptionMatches(result, state->reject_type);
+}
+
+/* A Retry or Reject that was returned, as an instance or a class, is as good as raised. */
+static PyObject *returned_verdict(binding_state *state, PyObject *result)
+{
+    if (result == Py_None || !is_verdict(state, result))
+        return NULL;
+    if (!PyType_Check(result))
+        return Py_NewRef(result);
+    PyObject *made = PyObject_CallNoArgs(result);
+    return made ? made : take_raised();
 }
 
 static verdict call_back(binding_state *state, PyObject *on_error, PyObject *callback,
@@ -93,13 +111,12 @@ static verdict call_back(binding_state *state, PyObject *on_error, PyObject *cal
     PyObject *result = PyObject_CallFunctionObjArgs(callback, order, NULL);
     if (result && refuse_coroutine(state, result))
         Py_CLEAR(result);
-    if (result) {
-        Py_DECREF(result);
+    PyObject *said = result ? returned_verdict(state, result) : take_raised();
+    Py_XDECREF(result);
+    if (!said)
         return (verdict){.what = LAPSE_DONE};
-    }
-    PyObject *raised = take_raised();
-    verdict v = judge(state, on_error, order, raised);
-    Py_DECREF(raised);
+    verdict v = judge(state, on_error, order, said);
+    Py_DECREF(said);
     return v;
 }
 
@@ -201,12 +218,25 @@ static int64_t run_batch(binding_state *state, core *c, uint64_t max)
     }
 }
 
+/* The host has been told of the stop: its descriptor is not readable any more. Of a
+ * stopped scheduler lapse_process runs nothing and does just that. */
+static void tell_stopped(core *c)
+{
+    int64_t ignored;
+    if (!c->s)
+        return;
+    CORE_CALL(c, ignored, lapse_process(c->s, 1));
+    (void)ignored;
+}
+
 int64_t run_due(binding_state *state, core *c, uint64_t max)
 {
     if (!c->s)
         return LAPSE_ECLOSED;
     core_enter(c);
     int64_t ran = run_batch(state, c, max);
+    if (ran == LAPSE_ECLOSED)
+        tell_stopped(c);
     core_leave(c);
     return ran;
 }

@@ -103,16 +103,6 @@ static int check_on_dead(PyObject *hook)
     return check_hook(hook, "on_dead is a callable that takes (info, reason)");
 }
 
-static int count_of(PyObject *value, const char *name, uint64_t *out)
-{
-    if (!PyLong_Check(value) || PyBool_Check(value)) {
-        PyErr_Format(PyExc_TypeError, "%s is an int, 0 or more", name);
-        return -1;
-    }
-    *out = PyLong_AsUnsignedLongLong(value);
-    return *out == UINT64_MAX && PyErr_Occurred() ? -1 : 0;
-}
-
 static PyObject *scheduler_open(PyObject *object, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"url",         "on_error", "on_dead",  "max_pending",
@@ -132,12 +122,12 @@ static PyObject *scheduler_open(PyObject *object, PyObject *args, PyObject *keyw
         return NULL;
     }
     if (binding_link(state) || check_on_error(on_error) || check_on_dead(on_dead) ||
-        count_of(max_pending, "max_pending", &options.max_pending) ||
-        count_of(max_dead, "max_dead", &options.max_dead) ||
+        convert_count(state, "max_pending", max_pending, &options.max_pending) ||
+        convert_count(state, "max_dead", max_dead, &options.max_dead) ||
         parse_overflow(state, overflow, &options.overflow) ||
-        convert_duration(state, keep, &options.keep) ||
-        convert_duration(state, lease, &options.lease) ||
-        convert_duration(state, stuck_after, &options.stuck_after))
+        convert_duration(state, "keep", keep, &options.keep) ||
+        convert_duration(state, "lease", lease, &options.lease) ||
+        convert_duration(state, "stuck_after", stuck_after, &options.stuck_after))
         return NULL;
     if (clock == Py_None)
         clock = NULL;
@@ -182,8 +172,15 @@ static PyObject *still_running(binding_state *state, core *c)
     return NULL;
 }
 
+/* Returns how many orders were pending. */
 static PyObject *close_idle(binding_state *state, core *c, lapse_ns deadline)
 {
+    lapse_stats stats = {.pending = 0};
+    if (c->s) {
+        int ignored;
+        CORE_CALL(c, ignored, lapse_statistics(c->s, &stats));
+        (void)ignored;
+    }
     if (c->s) {
         int rc = core_close(c, core_remaining(deadline));
         if (rc < 0)
@@ -191,7 +188,7 @@ static PyObject *close_idle(binding_state *state, core *c, lapse_ns deadline)
     }
     core_tidy(state, c);
     core_clear(c);
-    Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(stats.pending);
 }
 
 static PyObject *scheduler_close(PyObject *object, PyObject *timeout)
@@ -202,7 +199,7 @@ static PyObject *scheduler_close(PyObject *object, PyObject *timeout)
     if (convert_timeout(self->state, timeout, &limit))
         return NULL;
     if (!c || !c->s)
-        Py_RETURN_NONE;
+        return PyLong_FromLong(0);
     if (core_inside(c))
         return raise_text(self->state, LAPSE_EINCALLBACK,
                           "close inside a callback of this scheduler would wait for itself: "
@@ -256,7 +253,7 @@ int scheduler_wake_workers(scheduler *self)
     return done ? 0 : -1;
 }
 
-static PyObject *put_order(scheduler *self, core *c, const put *p)
+static PyObject *put_order(scheduler *self, core *c, const put *p, PyObject *time)
 {
     if (p->runs && scheduler_wake_workers(self))
         return NULL;
@@ -264,6 +261,10 @@ static PyObject *put_order(scheduler *self, core *c, const put *p)
         return NULL;
     int64_t generation;
     CORE_CALL(c, generation, lapse_put(c->s, &p->spec));
+    if (generation == LAPSE_ERANGE && p->spec.at) {
+        refuse_instant(self->state, "when", time);
+        return NULL;
+    }
     if (generation < 0)
         return raise_code(self->state, (int)generation);
     return PyLong_FromLongLong(generation);
@@ -276,7 +277,7 @@ static PyObject *schedule(scheduler *self, const put_arguments *given, bool abso
     if (!core_open_or_raise(self->state, c) || put_prepare(self->state, c, given, absolute, &p))
         return NULL;
     core_hold(c);
-    PyObject *generation = put_order(self, c, &p);
+    PyObject *generation = put_order(self, c, &p, given->time);
     put_done(c, &p, generation != NULL);
     core_tidy(self->state, c);
     core_drop(c);
@@ -353,8 +354,9 @@ PyObject *scheduler_reschedule(PyObject *object, PyObject *const *args, Py_ssize
     lapse_ns delay;
     core *c = self->core;
     if (take_arguments(self->state, &sig, args, given, keywords, a) ||
-        convert_generation(a[2], &generation) || convert_delay(self->state, a[1], &delay) ||
-        !core_open_or_raise(self->state, c) || convert_id(self->state, a[0], &id))
+        convert_generation(a[2], &generation) ||
+        convert_delay(self->state, "delay", a[1], &delay) || !core_open_or_raise(self->state, c) ||
+        convert_id(self->state, a[0], &id))
         return NULL;
     int fate = LAPSE_FATE_UNKNOWN;
     if (!text_holds_nul(&id))
@@ -565,9 +567,9 @@ static PyObject *scheduler_requeue(PyObject *object, PyObject *const *args, Py_s
     lapse_ns delay = 0;
     if (take_arguments(self->state, &sig, args, given, keywords, a) ||
         convert_generation(a[2], &generation) ||
-        (a[1] && convert_delay(self->state, a[1], &delay)) || !core_open_or_raise(self->state, c) ||
-        scheduler_wake_workers(self) || !core_open_or_raise(self->state, c) ||
-        convert_id(self->state, a[0], &id))
+        (a[1] && convert_delay(self->state, "delay", a[1], &delay)) ||
+        !core_open_or_raise(self->state, c) || scheduler_wake_workers(self) ||
+        !core_open_or_raise(self->state, c) || convert_id(self->state, a[0], &id))
         return NULL;
     if (!text_holds_nul(&id))
         CORE_CALL(c, made, lapse_requeue(c->s, id.bytes, generation, delay));
@@ -644,7 +646,8 @@ static PyObject *scheduler_process(PyObject *object, PyObject *args, PyObject *k
     PyObject *max = NULL;
     uint64_t limit = 0;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:process", names, &max) ||
-        (max && count_of(max, "max", &limit)) || !core_open_or_raise(self->state, self->core))
+        (max && convert_count(self->state, "max", max, &limit)) ||
+        !core_open_or_raise(self->state, self->core))
         return NULL;
     int64_t ran = run_due(self->state, self->core, limit);
     if (ran == RUN_RAISED)
@@ -800,7 +803,7 @@ static PyMethodDef scheduler_methods[] = {
                "\n"
                "max: at most so many, 0 without limit. What they schedule with no delay does not\n"
                "run in this call. Errors of callbacks go to on_error, as on a worker. Returns how\n"
-               "many ran. Raises lapse.Closed after stop().")},
+               "many ran. Raises lapse.Closed after stop(): take fileno() out of the loop then.")},
     {"run", scheduler_run, METH_NOARGS,
      PyDoc_STR("run($self, /)\n--\n\n"
                "Run callbacks on this thread until stop() is called; Ctrl-C is seen.")},

@@ -8,6 +8,9 @@
 Delays are seconds, as int, float or timedelta. A callback gets one argument, an Order,
 which is a str equal to the id. It runs on a worker thread; what it raises goes to the
 logger "lapse", or to on_error of a Scheduler of your own.
+
+help(lapse.Scheduler) is the reference. The functions of this module are its methods on
+lapse.default_scheduler(), which is made at the first use; lapse.close() closes it.
 """
 
 from . import _lapse
@@ -45,6 +48,7 @@ from ._scheduler import (
     Claim,
     Scheduler,
     cancel_wait,
+    close,
     default_scheduler,
     get,
     handle,
@@ -60,6 +64,7 @@ from ._scheduler import (
     resume,
     schedule_many,
     stats,
+    stop,
 )
 from ._verdicts import Reject, Retry
 
@@ -105,6 +110,7 @@ __all__ = [
     "__version__",
     "cancel",
     "cancel_wait",
+    "close",
     "default_scheduler",
     "get",
     "handle",
@@ -123,4 +129,5 @@ __all__ = [
     "schedule_at",
     "schedule_many",
     "stats",
+    "stop",
 ]

@@ -70,15 +70,27 @@ class Info(NamedTuple):
     payload: bytes
     due: float
     remaining: float
-    """Until it is due; 0 when it is due, running or ended."""
     ended: float
-    """When it was done or died; 0 before."""
     generation: int
     attempt: int
-    """Deliveries so far."""
     reason: Reason
     error: str | None
-    """The last error of a dead letter; None elsewhere."""
+
+
+for _name, _text in {
+    "state": "Where it is: a lapse.State.",
+    "id": "Its id as str.",
+    "queue": "Its queue's name; '' is the default one.",
+    "payload": "Its payload; b'' without one.",
+    "due": "When it is due, an instant; after a retry that of the next attempt.",
+    "remaining": "Seconds until it is due; 0 when it is due, running or ended.",
+    "ended": "When it was done or died, an instant; 0 before.",
+    "generation": "What schedule() returned; each order has its own, also of one id.",
+    "attempt": "Deliveries so far.",
+    "reason": "Why it is a dead letter: a lapse.Reason; NONE elsewhere.",
+    "error": "The last error of a dead letter; None elsewhere.",
+}.items():
+    getattr(Info, _name).__doc__ = _text
 
 
 def info_of(found: _lapse._Found) -> Info:

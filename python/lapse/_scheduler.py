@@ -9,6 +9,7 @@ ends. In the child of a fork every Scheduler is empty and starts workers of its 
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 import time
@@ -21,7 +22,7 @@ from typing import Any, TypeVar
 
 from . import _lapse
 from ._enums import Fate, Info, Reason, State, info_of
-from ._verdicts import Reject, Retry, describe
+from ._verdicts import Reject, Retry, describe, will_not_run
 
 __all__ = ["Claim", "Scheduler", "default_scheduler"]
 
@@ -169,6 +170,7 @@ class Scheduler(_lapse.Scheduler):
     """Runs a callback when an order's time is up, unless the order is cancelled first.
 
     url:         where orders live, see lapse.h; "memory:?engine=heap" for exact order.
+                 None: "memory:".
     workers:     threads that run callbacks, 0 to 256, started with the first order that
                  brings one or is for a handler, and one more that watches over them.
                  0: the host's loop calls process() or run().
@@ -201,7 +203,7 @@ class Scheduler(_lapse.Scheduler):
 
     def __init__(
         self,
-        url: str = "memory:",
+        url: str | None = "memory:",
         *,
         workers: int = 1,
         on_error: Callable[[_lapse.Order, BaseException], object] | None = None,
@@ -214,8 +216,16 @@ class Scheduler(_lapse.Scheduler):
         stuck_after: float | timedelta = 0,
         clock: _lapse.ManualClock | None = None,
     ) -> None:
+        if url is None:
+            url = "memory:"
+        if not isinstance(url, str):
+            raise TypeError(f"url is a str, got {type(url).__name__}")
+        if "\0" in url:
+            raise _lapse.BadUrl(f"url holds a NUL: {url!r}")
+        if not isinstance(overflow, str):
+            raise TypeError(f"overflow is 'refuse' or 'dead_letter_oldest', not {overflow!r}")
         if not isinstance(workers, int) or isinstance(workers, bool):
-            raise TypeError("workers is an int")
+            raise TypeError(f"workers is an int, got {workers!r}")
         if not 0 <= workers <= _MAX_WORKERS:
             raise _lapse.Invalid(f"workers is 0 to {_MAX_WORKERS}, not {workers}")
         self._open(
@@ -277,6 +287,7 @@ class Scheduler(_lapse.Scheduler):
         Raises lapse.Mixed when the queue was taken from, Range, Invalid, Closed, Forked,
         NoMemory, or TypeError; then nothing has changed. Any thread, and callbacks.
         """
+        _check_queue(queue)
         self._handle(
             queue,
             function,
@@ -300,6 +311,8 @@ class Scheduler(_lapse.Scheduler):
         s.schedule("OID00000010", 30 * 60, close_unpaid)    # or queue="close_unpaid"
         """
 
+        _check_handler(queue)
+
         def register(function: _Function) -> _Function:
             self.handle(queue, function, **policy)
             return function
@@ -312,7 +325,7 @@ class Scheduler(_lapse.Scheduler):
         order: the Order that the callback got, or its fence. False when its run_limit or
         lease has ended, when its id was scheduled anew, and when it is settled. Any thread.
         """
-        return self._holds(order.fence if isinstance(order, _lapse.Order) else order)
+        return self._holds(_fence_of(order))
 
     def renew(self, order: _lapse.Order | int, lease: float | timedelta = 0) -> None:
         """Hold an order for `lease` seconds from now; 0: as long as it was given for.
@@ -321,8 +334,7 @@ class Scheduler(_lapse.Scheduler):
         longer held. For claims; a callback holds its order up to its run_limit anyway, and
         may move that limit with this.
         """
-        fence = order.fence if isinstance(order, _lapse.Order) else order
-        self._renew(fence, _lapse._seconds_to_ns(lease))
+        self._renew(_fence_of(order), _lapse._seconds_to_ns(lease, "lease"))
 
     def get(self, order_id: str | bytes) -> Info | None:
         """Look up the newest generation of an order; None when there is no such order."""
@@ -332,18 +344,19 @@ class Scheduler(_lapse.Scheduler):
     def orders(self, states: State | None = None) -> list[Info]:
         """List the orders whose state is in `states` (None: all), in no promised order.
 
-        orders(State.DEAD) lists the dead letters. One that changes meanwhile may be missed or shown in either state. After stop()
-        the pending ones are exactly those that did not run.
+        orders(State.DEAD) lists the dead letters. One that changes meanwhile may be missed or
+        shown in either state. After stop() the pending ones are exactly those that did not
+        run.
         """
-        return [info_of(found) for found in self._orders(0 if states is None else int(states))]
+        return [info_of(found) for found in self._orders(_bits_of(states))]
 
     def stats(self) -> dict[str, Any]:
         """Counts and lateness, named as in lapse.h; times are seconds.
 
         pending, running, kept, dead: orders now. scheduled ... stale: since it was
-        opened; dead_by is a dict by reason, {"failed": 0, ...}. late_p50, late_p99, late_p999: at most 1/16
-        too high. oldest_due: how long the oldest due order has waited. bytes: memory held
-        for orders.
+        opened; dead_by is a dict by reason, {"failed": 0, ...}. late_p50, late_p99,
+        late_p999: at most 1/16 too high. oldest_due: how long the oldest due order has
+        waited. bytes: memory held for orders.
         """
         return _name_reasons(self._stats())
 
@@ -361,12 +374,15 @@ class Scheduler(_lapse.Scheduler):
 
         None waits without limit; Ctrl-C is seen. lapse.Timeout names an order that still
         runs and leaves the scheduler stopped: call again. lapse.InCallback inside one of
-        its own callbacks. A second call does nothing.
+        its own callbacks. A second call does nothing. Pending orders do not run: how many
+        there were goes to the logger "lapse", as INFO.
         """
-        self._close(timeout)
+        pending = self._close(timeout)
         threads, self._threads = self._threads, []
         for thread in threads:
             thread.join()
+        if pending:
+            will_not_run(logging.INFO, pending, "their Scheduler was closed")
 
     def __enter__(self) -> Scheduler:
         return self
@@ -389,6 +405,7 @@ class Scheduler(_lapse.Scheduler):
     def __del__(self) -> None:
         if self.closed or _exiting or not (pending := self._stats()["pending"]):
             return
+        will_not_run(logging.WARNING, pending, "their Scheduler was dropped without close()")
         warnings.warn(
             f"{pending} orders will not run: their Scheduler was dropped without close()",
             ResourceWarning,
@@ -417,6 +434,41 @@ class Scheduler(_lapse.Scheduler):
         self._after_fork()
 
 
+def _check_queue(queue: object) -> None:
+    if not isinstance(queue, str):
+        raise TypeError(f"a queue's name is a str, not {type(queue).__name__}")
+
+
+def _check_handler(queue: object) -> None:
+    """Catch the decorator without its parentheses, which would register nothing."""
+    if not isinstance(queue, str):
+        raise TypeError(f'write @s.handler("queue"): a queue\'s name is a str, not {queue!r}')
+
+
+def _fence_of(order: object) -> int:
+    if isinstance(order, _lapse.Order):
+        return order.fence
+    if isinstance(order, int) and not isinstance(order, bool):
+        return order
+    raise TypeError(f"order is a lapse.Order, or its fence as int, not {order!r}")
+
+
+_ALL_STATES = State.PENDING | State.RUNNING | State.DONE | State.DEAD
+
+
+def _bits_of(states: object) -> int:
+    """A set of states as the C part takes it; 0 for all."""
+    if states is None:
+        return 0
+    if isinstance(states, str) and states.upper() in State.__members__:
+        raise TypeError(f"states is a lapse.State: use lapse.State.{states.upper()}")
+    if not isinstance(states, int) or isinstance(states, bool):
+        raise TypeError(f"states is a lapse.State, for instance lapse.State.DEAD, not {states!r}")
+    if not 0 <= states <= _ALL_STATES:
+        raise _lapse.Invalid(f"states: {states!r} is no lapse.State, nor several of them with |")
+    return int(states)
+
+
 def _name_reasons(found: dict[str, Any]) -> dict[str, Any]:
     by = found["dead_by"]
     found["dead_by"] = {r.name.lower(): by[r.value] for r in Reason if r is not Reason.NONE}
@@ -433,7 +485,7 @@ def default_scheduler() -> Scheduler:
     """The Scheduler behind lapse.schedule and the other functions of the module.
 
     In memory, with one worker; made at the first use. Set its on_error to see the errors
-    of callbacks. After it was closed the next use makes a new one.
+    of callbacks. After it was closed, by lapse.close(), the next use makes a new one.
     """
     global _default
     with _default_lock:
@@ -441,6 +493,20 @@ def default_scheduler() -> Scheduler:
             _default = Scheduler()
             _lapse._set_default(_default)
         return _default
+
+
+def close(timeout: float | timedelta | None = None) -> None:
+    """Scheduler.close on the default scheduler, if there is one; the next use makes a new one."""
+    scheduler = _default
+    if scheduler is not None:
+        scheduler.close(timeout)
+
+
+def stop() -> None:
+    """Scheduler.stop on the default scheduler, if there is one; close() makes way for another."""
+    scheduler = _default
+    if scheduler is not None:
+        scheduler.stop()
 
 
 def schedule_many(orders: Iterable[_lapse._Given]) -> list[int | Exception]:
@@ -494,6 +560,7 @@ def handle(
 
 def handler(queue: str, **policy: Any) -> Callable[[_Function], _Function]:
     """Scheduler.handler on the default scheduler; the options are those of Scheduler.handle."""
+    _check_handler(queue)
     return default_scheduler().handler(queue, **policy)
 
 

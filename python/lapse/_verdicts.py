@@ -9,7 +9,7 @@ from datetime import timedelta
 from . import _lapse
 from ._enums import Info, Reason, info_of
 
-__all__ = ["Reject", "Retry", "bury", "log", "report"]
+__all__ = ["Reject", "Retry", "bury", "log", "report", "will_not_run"]
 
 _log = logging.getLogger("lapse")
 
@@ -20,7 +20,7 @@ def _plain(text: object) -> str:
 
 
 class Retry(Exception):
-    """Raise it in a callback to run the order again.
+    """Raise or return it in a callback to run the order again.
 
     delay: seconds (int, float or timedelta; below 0 is 0); None leaves it to the
     policy's back-off. error: a text for the dead letter that it becomes when the attempts
@@ -39,7 +39,7 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """Raise it in a callback when the order is hopeless: to the dead letters.
+    """Raise or return it in a callback when the order is hopeless: to the dead letters.
 
     reason: a text that is kept with the dead letter.
     """
@@ -74,7 +74,13 @@ def report(
     unraisable.
     """
     if on_error is None:
-        _log.error("order %r failed", order.id, exc_info=error)
+        _log.error(
+            "order %r (queue %r, attempt %d) failed",
+            order.id,
+            order.queue,
+            order.attempt,
+            exc_info=error,
+        )
         return describe(error)
     try:
         on_error(order, error)
@@ -94,6 +100,11 @@ def bury(on_dead: Callable[[Info, Reason], object] | None, found: _lapse._Found)
         on_dead(info, info.reason)
     except BaseException as error:
         _log.error("on_dead failed for order %r", info.id, exc_info=error)
+
+
+def will_not_run(level: int, pending: int, why: str) -> None:
+    """Say how many pending orders nobody will run."""
+    _log.log(level, "%d pending order%s will not run: %s", pending, "s"[pending == 1 :], why)
 
 
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)

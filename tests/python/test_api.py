@@ -48,6 +48,48 @@ def test_the_default_can_be_closed_and_comes_back(default):
     assert lapse.default_scheduler() is not default
 
 
+def test_the_default_is_stopped_and_closed_by_the_module(default):
+    lapse.schedule("a", 60, print)
+    lapse.stop()
+    with pytest.raises(lapse.Closed):
+        lapse.schedule("b", 60, print)
+    assert [info.id for info in lapse.orders()] == ["a"]
+    lapse.close(timeout=30)
+    assert default.closed
+    lapse.close()
+    lapse.stop()
+    assert lapse.schedule("b", 60, print) > 0
+    assert lapse.default_scheduler() is not default
+
+
+def test_closing_the_default_makes_none(monkeypatch):
+    monkeypatch.setattr(lapse._scheduler, "_default", None)
+    lapse.close()
+    lapse.stop()
+    assert lapse._scheduler._default is None
+
+
+def test_closing_tells_what_did_not_run(caplog):
+    caplog.set_level("INFO", logger="lapse")
+    with lapse.Scheduler(workers=0) as s:
+        s.schedule("a", 60, print)
+        s.schedule("b", 60)
+    s.close()
+    story = Story()
+    story.s.schedule("a", 1, story.mark)
+    assert story.at(1) == ["a"]
+    story.s.close()
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
+        ("INFO", "2 pending orders will not run: their Scheduler was closed")
+    ]
+
+
+def test_the_fields_of_an_info_are_documented():
+    for name in lapse.Info._fields:
+        assert "Alias for" not in getattr(lapse.Info, name).__doc__, name
+    assert "help(lapse.Scheduler) is the reference" in lapse.__doc__
+
+
 def test_schedule_many_gives_one_result_per_order(story):
     results = story.s.schedule_many(
         [

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from datetime import datetime, timezone
 
 import lapse
 import pytest
@@ -172,6 +173,58 @@ def test_reject_makes_a_dead_letter(story):
     assert story.s.stats()["rejected"] == 2
 
 
+@pytest.mark.parametrize("verdict", [lapse.Reject, lapse.Reject("hopeless")], ids=repr)
+def test_a_returned_reject_is_a_verdict(story, verdict):
+    story.s.schedule("o", 0, lambda order: verdict)
+    story.at(0)
+    (dead,) = story.s.orders(lapse.State.DEAD)
+    wanted = None if isinstance(verdict, type) else "hopeless"
+    assert (dead.reason, dead.error) == (lapse.Reason.REJECTED, wanted)
+    assert story.s.stats()["done"] == 0
+
+
+def test_a_returned_retry_is_a_verdict(story):
+    class Later(lapse.Retry):
+        def __init__(self):
+            super().__init__(3)
+
+    def flaky(order):
+        story.mark(order)
+        return {1: lapse.Retry(2), 2: Later, 3: lapse.Retry}.get(order.attempt)
+
+    story.s.handle("q", flaky, backoff=7, jitter_percent=-1, backoff_percent=100)
+    story.s.schedule("r", 1, flaky)
+    assert story.at(1) == ["r"] and story.at(2.9) == [] and story.at(3) == ["r"]
+    assert story.at(5.9) == [] and story.at(6) == ["r"]
+    assert story.at(12.9) == [] and story.at(13) == ["r"]
+    assert story.s.stats()["retried"] == 3 and story.s.stats()["done"] == 1
+
+
+def test_a_returned_class_that_cannot_be_made_is_an_error():
+    class Picky(lapse.Retry):
+        def __init__(self, why):
+            super().__init__(1)
+
+    errors = []
+    story = Story(on_error=lambda order, error: errors.append(error))
+    story.s.schedule("o", 0, lambda order: Picky)
+    story.s.schedule("class", 0, lambda order: ValueError)  # no verdict, as any result
+    story.at(0)
+    assert [type(error) for error in errors] == [TypeError]
+    assert story.s.stats()["failed"] == 1 and story.s.stats()["retried"] == 0
+
+
+def test_the_log_names_order_queue_and_attempt(caplog, story):
+    story.s.handle("q", raiser(ValueError("v")), backoff=1, jitter_percent=-1)
+    story.s.schedule("A", 0, queue="q")
+    story.at(0)
+    story.at(1)
+    assert [record.getMessage() for record in caplog.records] == [
+        "order 'A' (queue 'q', attempt 1) failed",
+        "order 'A' (queue 'q', attempt 2) failed",
+    ]
+
+
 async def coroutine(order):
     pass
 
@@ -188,8 +241,16 @@ class Service:
     async def close(self, order):
         pass
 
+
+
+class Awaited:
     async def __call__(self, order):
         pass
+
+
+class Late:
+    def __call__(self, order):
+        return coroutine(order)
 
 
 def test_a_coroutine_function_is_refused(story):
@@ -202,6 +263,8 @@ def test_a_coroutine_function_is_refused(story):
         Service().close,
         functools.partial(coroutine),
         functools.partial(functools.partial(Service().close)),
+        Awaited(),
+        functools.partial(Awaited()),
     ):
         story.s.schedule("plain", 1, story.mark)
         with pytest.raises(TypeError, match="plain functions"):
@@ -217,9 +280,10 @@ def test_a_coroutine_that_comes_back_is_an_error(recwarn):
     errors = []
     story = Story(on_error=lambda order, error: errors.append(error))
     story.s.schedule("lambda", 0, lambda order: coroutine(order))
-    story.s.schedule("object", 0, Service())
+    story.s.schedule("object", 0, Late())
     story.at(0)
     assert [type(error) for error in errors] == [TypeError, TypeError]
+    assert all("run_coroutine_threadsafe(f(order), loop).result()" in str(e) for e in errors)
     assert [w for w in recwarn if issubclass(w.category, RuntimeWarning)] == []
 
 
@@ -256,7 +320,7 @@ def test_every_error_of_the_map():
         ({"workers": True}, TypeError),
         ({"workers": "2"}, TypeError),
         ({"on_error": 5}, TypeError),
-        ({"max_pending": -1}, OverflowError),
+        ({"max_pending": -1}, lapse.Range),
         ({"max_pending": True}, TypeError),
         ({"max_dead": 1.5}, TypeError),
         ({"overflow": "explode"}, ValueError),
@@ -305,3 +369,85 @@ def test_wrong_calls(story):
     with pytest.raises(lapse.Invalid):
         story.s.schedule("x", 1, queue="a\0b")
     assert story.pending == 0
+
+
+def handle(**policy):
+    return lambda s: s.handle("q", print, **policy)
+
+
+NAN = float("nan")
+NAMED = [
+    # what is called, the error, and what its text has to hold
+    (lambda s: s.schedule("x", 1, payload="text"), TypeError, 'payload is bytes: write "...".enc'),
+    (lambda s: s.schedule("x", 1, payload=5), TypeError, "payload is bytes-like, not int"),
+    (lambda s: s.schedule("x", "5"), TypeError, "delay: .* not str"),
+    (lambda s: s.schedule("x", NAN), lapse.Range, "delay: nan"),
+    (lambda s: s.schedule("x", 4 * 10**9), lapse.Range, "delay: 4000000000 is out of range"),
+    (lambda s: s.reschedule("x", NAN), lapse.Range, "delay: nan"),
+    (lambda s: s.requeue("x", NAN), lapse.Range, "delay: nan"),
+    (lambda s: s.schedule_at("x", "tomorrow"), TypeError, "when: .* not str"),
+    (lambda s: s.schedule_at("x", NAN), lapse.Range, "when: .*, not nan"),
+    (lambda s: s.schedule_at("x", 6 * 10**9), lapse.Range, "when: .* 100 years .*, not 6000000000"),
+    (lambda s: s.schedule_at("x", 10**400), lapse.Range, "when: .*, not 1000"),
+    (lambda s: s.schedule_at("x", 1.9e12), lapse.Range, "looks like milliseconds: divide by 1000"),
+    (lambda s: s.schedule_at("x", 19 * 10**11), lapse.Range, "when: .* within 100 years from now; "
+     "1900000000000 looks like milliseconds: divide by 1000"),
+    (lambda s: s.schedule_at("x", 1.9e15), lapse.Range, "looks like microseconds: divide by 1e6"),
+    (lambda s: s.schedule_at("x", 19 * 10**17), lapse.Range, "like nanoseconds: divide by 1e9"),
+    (lambda s: s.schedule_at("x", datetime(9999, 1, 1, tzinfo=timezone.utc)), lapse.Range,
+     r"when: .*, not datetime.datetime\(9999"),
+    (lambda s: s.take(timeout="x"), TypeError, "timeout: .* not str"),
+    (lambda s: s.cancel_wait("x", NAN), lapse.Range, "timeout: nan"),
+    (lambda s: s.close("x"), TypeError, "timeout: .* not str"),
+    (lambda s: s.process(-1), lapse.Range, "max: -1"),
+    (lambda s: s.process("x"), TypeError, "max is an int, 0 or more, got 'x'"),
+    (lambda s: s.orders("dead"), TypeError, "use lapse.State.DEAD"),
+    (lambda s: s.orders("nonsense"), TypeError, "lapse.State"),
+    (lambda s: s.orders(999), lapse.Invalid, "999 is no lapse.State"),
+    (lambda s: s.orders(-1), lapse.Invalid, "-1 is no lapse.State"),
+    (lambda s: s.renew("x"), TypeError, "a lapse.Order, or its fence as int, not 'x'"),
+    (lambda s: s.renew(5, "x"), TypeError, "lease: .* not str"),
+    (lambda s: s.holds("x"), TypeError, "a lapse.Order, or its fence as int, not 'x'"),
+    (lambda s: s.handle(5, print), TypeError, "queue's name is a str, not int"),
+    (lambda s: s.handler(print), TypeError, r'write @s.handler\("queue"\)'),
+    (lambda s: lapse.handler(print), TypeError, r'write @s.handler\("queue"\)'),
+    (handle(attempts=5000), lapse.Range, "attempts: got 5000: use 1 to 4000"),
+    (handle(attempts=-(10**30)), lapse.Range, "attempts: got -1000"),
+    (handle(attempts=0.5), TypeError, "attempts is an int, got 0.5"),
+    (handle(backoff=-1), lapse.Range, "backoff: -1 is below 0"),
+    (handle(backoff_max="x"), TypeError, "backoff_max: .* not str"),
+    (handle(backoff_percent=1), lapse.Range, "backoff_percent: got 1: use 100 to"),
+    (handle(jitter_percent=101), lapse.Range, "jitter_percent: got 101"),
+    (handle(run_limit=NAN), lapse.Range, "run_limit: nan"),
+    (handle(expires=-0.5), lapse.Range, "expires: -0.5 is below 0"),
+    (handle(rate=-1), lapse.Range, "rate: got -1"),
+    (handle(stuck_after=10**10), lapse.Range, "stuck_after: 10000000000"),
+    (lambda s: lapse.Scheduler(5), TypeError, "url is a str, got int"),
+    (lambda s: lapse.Scheduler("memory:\0"), lapse.BadUrl, "url holds a NUL"),
+    (lambda s: lapse.Scheduler(overflow=5), TypeError, "overflow is .* not 5"),
+    (lambda s: lapse.Scheduler(workers="2"), TypeError, "workers is an int, got '2'"),
+    (lambda s: lapse.Scheduler(max_pending=-1), lapse.Range, "max_pending: -1"),
+    (lambda s: lapse.Scheduler(max_dead=2**64), lapse.Range, "max_dead: 18446744073709551616"),
+    (lambda s: lapse.Scheduler(keep=NAN), lapse.Range, "keep: nan"),
+    (lambda s: lapse.Scheduler(lease=-1), lapse.Range, "lease: -1 is below 0"),
+    (lambda s: lapse.ManualClock("x"), TypeError, "start: .* not str"),
+    (lambda s: lapse.ManualClock().advance(-1), lapse.Range, "by: -1 is below 0"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "text"), NAMED, ids=[row[2] for row in NAMED])
+def test_an_error_names_the_argument_and_the_value(story, call, error, text):
+    with pytest.raises(error, match=text):
+        call(story.s)
+    assert story.pending == 0 and story.s.queues() in ([], [""], ["q"])
+
+
+def test_a_policy_takes_the_ends_of_its_ranges(story):
+    for attempts, percent, jitter in [(1, 100, 100), (4000, 100_000, -(2**31)), (0, 0, 0)]:
+        story.s.handle("q", print, attempts=attempts, backoff_percent=percent,
+                       jitter_percent=jitter)
+
+
+def test_no_url_means_memory():
+    with lapse.Scheduler(None, workers=0) as s:
+        assert repr(s).startswith("<lapse.Scheduler memory:")

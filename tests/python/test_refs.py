@@ -340,12 +340,16 @@ def test_the_collector_sees_the_callbacks(story):
     assert any(getattr(x, "__self__", None) is shop for x in gc.get_referents(story.s))
 
 
-def test_dropping_warns_about_orders_that_will_not_run():
+def test_dropping_warns_about_orders_that_will_not_run(caplog):
     s = lapse.Scheduler()
     s.schedule("o", 3600, print)
     with pytest.warns(ResourceWarning, match="1 orders will not run"):
         del s
         gc.collect()
+    assert [(r.name, r.levelname, r.getMessage()) for r in caplog.records] == [
+        ("lapse", "WARNING",
+         "1 pending order will not run: their Scheduler was dropped without close()")
+    ]
 
 
 def test_a_finalizer_may_use_the_scheduler(story):
