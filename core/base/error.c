@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static _Thread_local char detail[512];
+static _Thread_local lp_detail last;
 static _Thread_local char quoted[2][160];
 static _Thread_local unsigned turn;
 
@@ -16,7 +16,7 @@ int lp_fail(int code, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    vsnprintf(detail, sizeof detail, format, args);
+    vsnprintf(last.text, sizeof last.text, format, args);
     va_end(args);
     return code;
 }
@@ -36,7 +36,17 @@ int lp_fail_system(const char *what, int number)
 
 const char *lapse_error_detail(void)
 {
-    return detail;
+    return last.text;
+}
+
+void lp_detail_save(lp_detail *out)
+{
+    *out = last;
+}
+
+void lp_detail_restore(const lp_detail *kept)
+{
+    last = *kept;
 }
 
 const char *lapse_strerror(int code)

@@ -13,6 +13,13 @@ int lp_fail_memory(void);
 /* The same for a failed system call: adds the text of `number`, an errno. */
 int lp_fail_system(const char *what, int number);
 
+/* The sentence, kept while hooks run that may fail at something of their own. */
+typedef struct lp_detail {
+    char text[512];
+} lp_detail;
+void lp_detail_save(lp_detail *out);
+void lp_detail_restore(const lp_detail *kept);
+
 #define LP_TEXT_MAX 1000 /* bytes of an error text that are kept */
 
 /* Copy text that comes from outside: clipped to LP_TEXT_MAX bytes, control characters

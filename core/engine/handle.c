@@ -99,6 +99,7 @@ static int set_handler(lapse *s, const char *name, lp_handler *h, lp_request *r)
         q->refilled = lp_engine_now(s);
     }
     q->handler = h;
+    lp_queue_rerate(q);
     lp_arm_all(s);
     lp_wake_takers(s);
     return LAPSE_OK;

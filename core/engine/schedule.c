@@ -149,8 +149,12 @@ int64_t lapse_put(lapse *s, const lapse_spec *spec)
     bool watch = lp_must_watch(s, now);
     lp_leave(s);
     lp_finish(s, &t);
-    if (watch && t.r.answer > 0) /* Its hooks must not take the words of an error. */
+    if (watch) {
+        lp_detail words; /* of an error; hooks may fail at something else */
+        lp_detail_save(&words);
         lp_watch(s);
+        lp_detail_restore(&words);
+    }
     return t.r.answer;
 }
 

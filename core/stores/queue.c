@@ -17,13 +17,18 @@ static bool is_rated(const lp_queue *q)
     return q->handler && q->handler->policy.rate;
 }
 
+void lp_queue_rerate(lp_queue *q)
+{
+    if (is_rated(q) && q->tokens > bucket_size(q))
+        q->tokens = bucket_size(q);
+}
+
 static void refill(lp_queue *q, lapse_ns now)
 {
     if (now <= q->refilled)
         return;
     q->tokens += (double)(now - q->refilled) * 1e-9 * q->handler->policy.rate;
-    if (q->tokens > bucket_size(q))
-        q->tokens = bucket_size(q);
+    lp_queue_rerate(q);
     q->refilled = now;
 }
 

@@ -37,6 +37,9 @@ typedef struct lp_queue {
 /* Whether an order without a callback of its own may start now. */
 bool lp_queue_open(lp_queue *q, lapse_ns now);
 
+/* It has another handler: no more starts are saved up than its rate allows. */
+void lp_queue_rerate(lp_queue *q);
+
 /* When one may, if none arrives meanwhile; LAPSE_FOREVER: not before it is resumed. */
 lapse_ns lp_queue_opens_at(const lp_queue *q);
 

@@ -532,7 +532,9 @@ static void lose(twin_claim *c)
             tw.newest[o->id] = NONE;
         o->holds = (int)(c - tw.claims);
     } else if (o->attempt >= attempts_of(c)) {
-        twin_die(o, LAPSE_REASON_LOST, "the lease ended before it was settled");
+        twin_die(o, LAPSE_REASON_LOST,
+                 c->called ? "the callback ran longer than its run_limit"
+                           : "the lease ended before it was settled");
     } else {
         o->again = true;
         tw.sum.retried++;

@@ -398,19 +398,24 @@ int twin_handle(int queue, const lapse_policy *policy)
     if (policy && q->taken)
         return LAPSE_EMIXED;
     q->known = true;
-    if (q->handler != NONE)
+    const twin_handler *old = q->handler == NONE ? NULL : &tw.handlers[q->handler];
+    if (old)
         tw.handlers[q->handler].refs--;
     q->handler = NONE;
     if (!policy)
         return LAPSE_OK;
     q->handler = tw.handler_count++;
     twin_handler *h = &tw.handlers[q->handler];
+    if (old) /* What was saved up under its rate is the queue's. */
+        *h = *old;
     h->queue = queue;
     h->policy = complete(*policy);
     h->refs = 1;
     h->released = false;
-    h->spent = false;
     h->count = 0;
+    if (old)
+        return LAPSE_OK;
+    h->spent = false;
     q->rate_reset = tw.now;
     return LAPSE_OK;
 }
@@ -418,8 +423,9 @@ int twin_handle(int queue, const lapse_policy *policy)
 void twin_pause(int queue, bool paused)
 {
     tw.queues[queue].known = true;
+    if (tw.queues[queue].paused != paused)
+        tw.queues[queue].rate_reset = tw.now;
     tw.queues[queue].paused = paused;
-    tw.queues[queue].rate_reset = tw.now;
 }
 
 int twin_take(int queue)
