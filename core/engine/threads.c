@@ -73,6 +73,7 @@ static int start_watcher(lapse *s)
     if (number)
         return lp_fail_system("pthread_create", number);
     s->has_watcher = true;
+    s->inside++; /* It leaves when it ends. */
     return LAPSE_OK;
 }
 

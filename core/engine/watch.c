@@ -235,8 +235,12 @@ void *lp_run_watcher(void *scheduler)
         }
         pthread_mutex_unlock(&s->lock);
         lp_watch(s);
+        if (s->epoch != lp_fork_epoch())
+            return NULL; /* A hook returned in a child. */
         pthread_mutex_lock(&s->lock);
     }
+    s->inside--;
+    lp_tell_settled(s);
     pthread_mutex_unlock(&s->lock);
     return NULL;
 }

@@ -552,7 +552,8 @@ typedef struct lapse_queue_stats {
     bool handled, paused;
     uint64_t pending, running, dead;
     uint64_t started, done, failed, retried, cancelled, dead_total, dead_by[6];
-    lapse_ns oldest_due; /* how long its oldest due order has waited for a consumer */
+    lapse_ns oldest_due; /* how long its oldest order has waited that was brought to a handler
+                            or taker, or is held back by a pause */
     lapse_ns late_p50, late_p99, late_max; /* 0 in the 257th queue and later */
 } lapse_queue_stats;
 
