@@ -5,8 +5,10 @@
  * never taken from strings, nor ids from numbers. */
 #include "glue.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 /* -- Errors -- */
@@ -48,12 +50,15 @@ int glue_failure(lua_State *L, int64_t result)
     int code = (int)result;
     if (code == LAPSE_EINVAL || code == LAPSE_ERANGE || code == LAPSE_EID)
         return glue_misuse(L, "%s", detail_of(code));
+    if (code == LAPSE_ECLOSED)
+        return glue_condition(L, code, "the scheduler was stopped: open another with lapse.new()");
     return glue_condition(L, code, detail_of(code));
 }
 
 int glue_closed(lua_State *L)
 {
-    return glue_condition(L, LAPSE_ECLOSED, "the scheduler has been closed");
+    return glue_condition(L, LAPSE_ECLOSED,
+                          "the scheduler was closed: open another with lapse.new()");
 }
 
 int glue_unknown(lua_State *L)
@@ -137,6 +142,17 @@ void glue_check_keys(lua_State *L, int index, const char *what, const char *cons
     }
 }
 
+/* Push "'a', 'b' or 'c'". */
+static void push_choice(lua_State *L, const glue_name *names)
+{
+    lua_pushliteral(L, "");
+    for (const glue_name *n = names; n->name; n++) {
+        const char *before = n == names ? "" : n[1].name ? ", " : " or ";
+        lua_pushfstring(L, "%s'%s'", before, n->name);
+        lua_concat(L, 2);
+    }
+}
+
 int glue_check_name(lua_State *L, int index, const char *what, const glue_name *names)
 {
     check_string(L, index, what);
@@ -144,7 +160,8 @@ int glue_check_name(lua_State *L, int index, const char *what, const glue_name *
     for (const glue_name *n = names; n->name; n++)
         if (strcmp(n->name, given) == 0)
             return n->value;
-    return glue_misuse(L, "%s cannot be '%s'", what, given);
+    push_choice(L, names);
+    return glue_misuse(L, "%s is %s, got '%s'", what, lua_tostring(L, -1), given);
 }
 
 const char *glue_name_of(const glue_name *names, int value)
@@ -202,8 +219,18 @@ lapse_ns glue_check_seconds(lua_State *L, int index, const char *what)
     lua_Number seconds = check_number(L, index, what, " of seconds");
     lapse_ns ns = 0;
     if (lapse_ns_from_seconds(seconds, &ns) < 0)
-        glue_misuse(L, "%s: %s", what, detail_of(LAPSE_ERANGE));
+        glue_misuse(L, "%s is a number of seconds up to 100 years, got %f", what,
+                    isnan(seconds) ? fabs(seconds) : seconds); /* nan, not -nan */
     return ns;
+}
+
+lapse_ns glue_check_span(lua_State *L, int index, const char *what)
+{
+    lapse_ns ns = glue_check_seconds(L, index, what);
+    lua_Number seconds = lua_tonumber(L, index);
+    if (seconds < 0 && lapse_ns_from_seconds(-seconds, &ns) == LAPSE_OK)
+        return -ns;
+    return seconds < 0 ? INT64_MIN : ns;
 }
 
 lapse_ns glue_check_timeout(lua_State *L, int index)
@@ -213,12 +240,21 @@ lapse_ns glue_check_timeout(lua_State *L, int index)
     return glue_check_seconds(L, index, "the timeout");
 }
 
+static void refuse_instant(lua_State *L, const char *what, lua_Number seconds)
+{
+    const char *hint = "";
+    if (seconds > 1e11 && seconds < 1e13)
+        hint = ": that looks like milliseconds, divide by 1000";
+    glue_misuse(L, "%s is seconds since 1970, within 100 years from now, got %f%s", what,
+                isnan(seconds) ? fabs(seconds) : seconds, hint);
+}
+
 lapse_ns glue_check_instant(lua_State *L, int index, const char *what)
 {
     lua_Number seconds = check_number(L, index, what, " of seconds since 1970");
     lua_Number whole = floor(seconds);
     if (!(fabs(whole) < 9.2e9)) /* also NaN; int64 nanoseconds end in the year 2262 */
-        glue_misuse(L, "%s is out of range: %f", what, seconds);
+        refuse_instant(L, what, seconds);
     /* The fraction is exact, and rounded up: late is allowed, early is not. */
     lapse_ns ns = LAPSE_SECONDS((lapse_ns)whole) + (lapse_ns)ceil((seconds - whole) * 1e9);
     return ns == 0 ? -1 : ns; /* 0 would mean that none is given; both are long past */
@@ -249,19 +285,33 @@ uint64_t glue_check_count(lua_State *L, int index, const char *what, uint64_t mo
     return count;
 }
 
-void glue_check_callback(lua_State *L, int index)
+void glue_check_callback(lua_State *L, int index, const char *what)
 {
     if (lua_isfunction(L, index))
         return;
     /* Handlers are looked up by what is called, beside the names of their queues. */
     if (lua_type(L, index) == LUA_TSTRING || !luaL_getmetafield(L, index, "__call"))
-        glue_misuse(L, "the callback is a function, got %s", luaL_typename(L, index));
+        glue_misuse(L, "%s is a function, got %s", what, luaL_typename(L, index));
     lua_pop(L, 1);
 }
 
 void glue_push_seconds(lua_State *L, lapse_ns ns)
 {
     lua_pushnumber(L, (lua_Number)ns / 1e9);
+}
+
+void glue_push_decimal(lua_State *L, int64_t number)
+{
+    char digits[24];
+    snprintf(digits, sizeof digits, "%" PRId64, number);
+    lua_pushstring(L, digits);
+}
+
+void glue_push_key(lua_State *L, const char *id, int64_t generation)
+{
+    lua_pushfstring(L, "%s:", id);
+    glue_push_decimal(L, generation);
+    lua_concat(L, 2);
 }
 
 /* -- Order information -- */
@@ -282,7 +332,7 @@ static void set_seconds(lua_State *L, const char *key, lapse_ns ns)
 
 void glue_push_info(lua_State *L, const lapse_info *info)
 {
-    lua_createtable(L, 0, 8);
+    lua_createtable(L, 0, 9);
     lua_pushlstring(L, info->id, info->id_len);
     lua_setfield(L, -2, "id");
     set_string(L, "queue", info->queue);
@@ -297,6 +347,8 @@ void glue_push_info(lua_State *L, const lapse_info *info)
         set_seconds(L, "ended", info->ended);
     glue_push_int64(L, info->generation);
     lua_setfield(L, -2, "generation");
+    glue_push_key(L, info->id, info->generation);
+    lua_setfield(L, -2, "key");
     lua_pushinteger(L, info->attempt);
     lua_setfield(L, -2, "attempt");
     set_string(L, "reason", glue_name_of(reasons, (int)info->reason));

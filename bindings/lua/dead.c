@@ -3,13 +3,13 @@
  * They keep their callbacks in the scheduler's own table until one or the other. */
 #include "glue.h"
 
-/* (scheduler, id, delay, [generation]) -> the new generation; nil, message, code. */
+/* (scheduler, id, [delay, [generation]]) -> the new generation; nil, message, code. */
 static int requeue(lua_State *L)
 {
     scheduler *s = glue_self(L);
     const char *id;
     bool possible = glue_read_id(L, 2, &id);
-    lapse_ns delay = glue_check_seconds(L, 3, "the delay");
+    lapse_ns delay = lua_isnoneornil(L, 3) ? 0 : glue_check_seconds(L, 3, "the delay");
     int64_t generation = glue_check_generation(L, 4);
     if (!s->lapse)
         return glue_closed(L);

@@ -30,7 +30,7 @@ enum {
     UP_CLOCK,         /* metatable of manual clocks */
     UP_VERDICT,       /* metatable of what retry and reject return */
     UP_OFFER,         /* glue_offer as a function */
-    UP_TELLER,        /* {function that tells the hooks of events}, of lua/lapse/loop.lua */
+    UP_TELLER,        /* {function that tells the hooks, the module's table}, set in Lua */
     UP_DEFAULT,       /* {scheduler}, which then is the first argument; else nil */
     UP_COUNT = UP_DEFAULT
 };
@@ -63,12 +63,20 @@ typedef struct scheduler {
     uint32_t event_count, to_tell;
     uint64_t untold; /* events that there was no memory for */
     bool telling;
+    bool over; /* run has returned after stop */
 } scheduler;
 
 /* The scheduler that a call is about, at index 1. Raises for anything else. */
 scheduler *glue_self(lua_State *L);
 
-/* Push the default scheduler, which is made when first asked for. */
+/* The same, for a call that a stopped scheduler refuses: a default scheduler whose run is over
+ * is replaced by a new one, which has its hooks and handlers. */
+scheduler *glue_self_anew(lua_State *L);
+
+/* Raise if the first argument is the module: it has functions, not methods. */
+void glue_check_dot(lua_State *L);
+
+/* Push the default scheduler, which is made when first asked for, and again after close. */
 void glue_push_default(lua_State *L);
 
 /* In the child of a fork: make the scheduler at index 1 an empty one. True: the call that
@@ -206,17 +214,23 @@ const char *glue_check_id(lua_State *L, int index, size_t *len);
 bool glue_read_id(lua_State *L, int index, const char **id); /* false: no such id can be */
 const char *glue_check_queue(lua_State *L, int index);       /* nil: NULL */
 const char *glue_check_text(lua_State *L, int index, const char *what); /* nil: NULL */
-lapse_ns glue_check_seconds(lua_State *L, int index, const char *what);
+lapse_ns glue_check_seconds(lua_State *L, int index, const char *what); /* below 0: 0 */
+lapse_ns glue_check_span(lua_State *L, int index, const char *what);    /* below 0: below 0 */
 lapse_ns glue_check_timeout(lua_State *L, int index);                   /* nil: LAPSE_FOREVER */
 lapse_ns glue_check_instant(lua_State *L, int index, const char *what); /* never 0 */
 int64_t glue_check_generation(lua_State *L, int index);                 /* nil: LAPSE_ANY */
 uint64_t glue_check_count(lua_State *L, int index, const char *what, uint64_t most);
-void glue_check_callback(lua_State *L, int index);
+void glue_check_callback(lua_State *L, int index, const char *what);
 
 /* Raise unless every key of the table at `index` is one of `names`. */
 void glue_check_keys(lua_State *L, int index, const char *what, const char *const *names);
 
 void glue_push_seconds(lua_State *L, lapse_ns ns);
+
+/* In decimal: what Lua makes of a large number loses digits. A key is `id:generation`. */
+void glue_push_decimal(lua_State *L, int64_t number);
+void glue_push_key(lua_State *L, const char *id, int64_t generation);
+
 void glue_push_info(lua_State *L, const lapse_info *info);
 void glue_push_deaths(lua_State *L, const uint64_t *dead_by); /* a table by reason */
 
@@ -227,6 +241,7 @@ typedef struct glue_name {
 } glue_name;
 extern const glue_name glue_states[];
 
+/* Raises for what is none of them, and lists them. */
 int glue_check_name(lua_State *L, int index, const char *what, const glue_name *names);
 const char *glue_name_of(const glue_name *names, int value); /* NULL: it has none */
 

@@ -174,7 +174,7 @@ static lapse_ns read_time(lua_State *L, int policy, const char *name)
 {
     lapse_ns value = 0;
     if (push_field(L, policy, name))
-        value = glue_check_seconds(L, -1, name);
+        value = glue_check_span(L, -1, name);
     lua_pop(L, 1);
     return value;
 }
@@ -297,11 +297,11 @@ static void need_queue(lua_State *L)
 /* (scheduler, queue, function or nil, [policy]) */
 static int handle(lua_State *L)
 {
-    scheduler *s = glue_self(L);
+    scheduler *s = glue_self_anew(L);
     lua_settop(L, 4);
     need_queue(L);
     if (!lua_isnil(L, 3))
-        glue_check_callback(L, 3);
+        glue_check_callback(L, 3, "the handler");
     if (!lua_isnil(L, 4)) {
         lapse_policy *policy = lua_newuserdata(L, sizeof *policy);
         read_policy(L, 4, policy);

@@ -195,11 +195,11 @@ static int next_event(lua_State *L)
 
 /* -- Who is told -- */
 
-static void set_hook(lua_State *L, int own)
+static void set_hook(lua_State *L, const char *name, int own)
 {
     lua_settop(L, 2);
     if (!lua_isnil(L, 2))
-        glue_check_callback(L, 2);
+        glue_check_callback(L, 2, name);
     glue_get_own(L, 1);
     lua_pushvalue(L, 2);
     lua_rawseti(L, -2, own);
@@ -208,14 +208,14 @@ static void set_hook(lua_State *L, int own)
 static int on_error(lua_State *L)
 {
     glue_self(L);
-    set_hook(L, OWN_ON_ERROR);
+    set_hook(L, "on_error", OWN_ON_ERROR);
     return 0;
 }
 
 static int on_dead(lua_State *L)
 {
     scheduler *s = glue_self(L);
-    set_hook(L, OWN_ON_DEAD);
+    set_hook(L, "on_dead", OWN_ON_DEAD);
     s->wants_dead = !lua_isnil(L, 2);
     return 0;
 }

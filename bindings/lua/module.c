@@ -7,7 +7,7 @@
  *     default    the same as functions, for the default scheduler of this Lua state
  *     loop       begin, settle and what else lua/lapse/loop.lua needs
  *     verdict    metatable of what retry and reject return
- *     teller     an array for the function of the loop that tells the hooks
+ *     teller     an array for the function of the loop that tells the hooks, and the module
  *     new, manual_clock, retry, reject, version, built_for */
 #include "glue.h"
 
@@ -45,7 +45,7 @@ static void push_upvalues(lua_State *L)
     push_metatable(L, "lapse.Clock");
     lua_newtable(L); /* Verdicts are told by their metatable. */
     lua_pushcfunction(L, glue_offer);
-    lua_newtable(L); /* Where the loop puts the function that tells the hooks. */
+    lua_newtable(L); /* Where Lua puts the function that tells the hooks, and the module. */
     lua_newtable(L); /* Where the default scheduler will be. */
 }
 

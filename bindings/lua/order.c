@@ -1,8 +1,9 @@
 /* order.c - orders as Lua sees them, from the claim to the settlement.
  *
  * An order is a userdata that holds a copy of everything: it stays readable after it was
- * settled. Its own table is the scheduler's. One that a callback is shown is settled by the loop in Lua; one that was taken
- * is `held` until one of its methods settles it, and given back if it is forgotten. */
+ * settled. Its own table is the scheduler's. One that a callback is shown is settled by the
+ * loop in Lua; one that was taken is `held` until one of its methods settles it, and given
+ * back if it is forgotten. */
 #include "glue.h"
 
 #include <string.h>
@@ -308,11 +309,19 @@ static int renew(lua_State *L)
 
 /* -- Look -- */
 
-enum { ID = 1, QUEUE, PAYLOAD, DUE, LATE, FENCE, GENERATION, ATTEMPT };
+enum { ID = 1, QUEUE, PAYLOAD, DUE, LATE, FENCE, FENCE_TEXT, GENERATION, KEY, ATTEMPT };
 
 static const glue_name fields[] = {
-    {"id", ID},     {"queue", QUEUE}, {"payload", PAYLOAD},       {"due", DUE},
-    {"late", LATE}, {"fence", FENCE}, {"generation", GENERATION}, {"attempt", ATTEMPT},
+    {"id", ID},
+    {"queue", QUEUE},
+    {"payload", PAYLOAD},
+    {"due", DUE},
+    {"late", LATE},
+    {"fence", FENCE},
+    {"fence_text", FENCE_TEXT},
+    {"generation", GENERATION},
+    {"key", KEY},
+    {"attempt", ATTEMPT},
     {NULL, 0},
 };
 
@@ -347,6 +356,12 @@ static void push_field(lua_State *L, const lapse_order *view, int field)
         return;
     case FENCE:
         glue_push_int64(L, view->fence);
+        return;
+    case FENCE_TEXT:
+        glue_push_decimal(L, view->fence);
+        return;
+    case KEY:
+        glue_push_key(L, view->id, view->generation);
         return;
     case GENERATION:
         glue_push_int64(L, view->generation);

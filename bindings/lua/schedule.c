@@ -59,12 +59,12 @@ static int put_order(lua_State *L, scheduler *s, lapse_spec *spec, int callback,
 
 static int schedule(lua_State *L)
 {
-    scheduler *s = glue_self(L);
+    scheduler *s = glue_self_anew(L);
     lua_settop(L, 4);
     lapse_spec spec = {.id = NULL};
     spec.id = glue_check_id(L, 2, &spec.id_len);
     spec.delay = glue_check_seconds(L, 3, "the delay");
-    glue_check_callback(L, 4);
+    glue_check_callback(L, 4, "the callback");
     return put_order(L, s, &spec, 4, 0);
 }
 
@@ -75,7 +75,7 @@ static int schedule_at(lua_State *L)
     lapse_spec spec = {.id = NULL};
     spec.id = glue_check_id(L, 2, &spec.id_len);
     spec.at = glue_check_instant(L, 3, "the instant");
-    glue_check_callback(L, 4);
+    glue_check_callback(L, 4, "the callback");
     return put_order(L, s, &spec, 4, 0);
 }
 
@@ -129,14 +129,14 @@ static void read_spec(lua_State *L, int first, lapse_spec *spec)
     if (!lua_isnil(L, first + SPEC_PAYLOAD))
         spec->payload = lua_tolstring(L, first + SPEC_PAYLOAD, &spec->payload_len);
     if (!lua_isnil(L, first + SPEC_CALLBACK))
-        glue_check_callback(L, first + SPEC_CALLBACK);
+        glue_check_callback(L, first + SPEC_CALLBACK, "the callback");
     if (lua_toboolean(L, first + SPEC_REPLACE))
         spec->flags = LAPSE_REPLACE;
 }
 
 static int put(lua_State *L)
 {
-    scheduler *s = glue_self(L);
+    scheduler *s = glue_self_anew(L);
     lua_settop(L, 2);
     check_spec_types(L, 2);
     int first = push_spec(L, 2, push_spec_names(L));

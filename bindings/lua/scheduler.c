@@ -10,8 +10,20 @@
 
 /* -- Which scheduler -- */
 
+void glue_check_dot(lua_State *L)
+{
+    if (!lua_istable(L, 1))
+        return;
+    lua_rawgeti(L, lua_upvalueindex(UP_TELLER), 2);
+    bool module = lua_rawequal(L, 1, -1);
+    lua_pop(L, 1);
+    if (module)
+        glue_misuse(L, "call it with a dot: the module has functions, a scheduler has methods");
+}
+
 static void insert_default(lua_State *L)
 {
+    glue_check_dot(L);
     glue_push_default(L);
     lua_insert(L, 1);
 }
@@ -108,7 +120,7 @@ static bool read_hook(lua_State *L, const char *name, int own)
 {
     if (!push_option(L, name))
         return false;
-    glue_check_callback(L, -1);
+    glue_check_callback(L, -1, name);
     glue_get_own(L, 2);
     lua_insert(L, -2);
     lua_rawseti(L, -2, own);
@@ -118,7 +130,7 @@ static bool read_hook(lua_State *L, const char *name, int own)
 static void read_seconds(lua_State *L, const char *name, lapse_ns *to)
 {
     if (push_option(L, name))
-        *to = glue_check_seconds(L, -1, name);
+        *to = glue_check_span(L, -1, name);
 }
 
 static void read_count(lua_State *L, const char *name, uint64_t *to)
@@ -155,6 +167,7 @@ static const char *read_options(lua_State *L, lapse_options *options, scheduler 
 
 static int new_scheduler(lua_State *L)
 {
+    glue_check_dot(L);
     lua_settop(L, 1);
     scheduler *s = push_scheduler(L);
     lapse_options options = {.clock = NULL};
@@ -167,20 +180,69 @@ static int new_scheduler(lua_State *L)
     return 1;
 }
 
-/* The default scheduler of this Lua state lives in the module's UP_DEFAULT table. */
-void glue_push_default(lua_State *L)
+/* -- The default scheduler of this Lua state: it lives in the UP_DEFAULT table -- */
+
+static scheduler *push_new_default(lua_State *L)
 {
-    lua_rawgeti(L, lua_upvalueindex(UP_DEFAULT), 1);
-    if (!lua_isnil(L, -1))
-        return;
-    lua_pop(L, 1);
     scheduler *s = push_scheduler(L);
     lapse_options options = {.clock = NULL};
     int code = open_scheduler(s, NULL, &options);
     if (code < 0)
         glue_misuse(L, "the default scheduler does not open: %s", lapse_error_detail());
+    return s;
+}
+
+/* The scheduler on the stack top is the default from now on. */
+static void set_default(lua_State *L)
+{
     lua_pushvalue(L, -1);
     lua_rawseti(L, lua_upvalueindex(UP_DEFAULT), 1);
+}
+
+void glue_push_default(lua_State *L)
+{
+    lua_rawgeti(L, lua_upvalueindex(UP_DEFAULT), 1);
+    const scheduler *s = lua_touserdata(L, -1);
+    if (s && s->lapse)
+        return;
+    lua_pop(L, 1);
+    push_new_default(L);
+    set_default(L);
+}
+
+/* The own table at `from` has a hook or the handlers that the one at `to` is to have. */
+static void hand_on(lua_State *L, int from, int to, int own)
+{
+    lua_rawgeti(L, from, own);
+    lua_rawseti(L, to, own);
+}
+
+/* Put a new scheduler with the hooks and handlers of the one at index 1 there. */
+static scheduler *replace_default(lua_State *L, const scheduler *old)
+{
+    scheduler *s = push_new_default(L);
+    int made = lua_gettop(L), from = made + 1, to = made + 2;
+    glue_get_own(L, 1);
+    glue_get_own(L, made);
+    hand_on(L, from, to, OWN_ON_ERROR);
+    hand_on(L, from, to, OWN_ON_DEAD);
+    hand_on(L, from, to, OWN_HANDLERS);
+    s->wants_dead = old->wants_dead;
+    s->handles = old->handles;
+    lua_settop(L, made);
+    lua_replace(L, 1);
+    glue_restore_handlers(L, s);
+    lua_pushvalue(L, 1);
+    set_default(L);
+    lua_pop(L, 1);
+    return s;
+}
+
+scheduler *glue_self_anew(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    bool by_default = lua_istable(L, lua_upvalueindex(UP_DEFAULT));
+    return by_default && s->over ? replace_default(L, s) : s;
 }
 
 static int default_scheduler(lua_State *L)
@@ -219,6 +281,8 @@ static int close_scheduler(lua_State *L)
     glue_finish(L, s, 0); /* Nobody tells the hooks later. */
     if (s->lapse) {
         int code = lapse_close(s->lapse, timeout);
+        if (code == LAPSE_EINCALLBACK)
+            return glue_condition(L, code, "close waits for callbacks and this is one: use stop()");
         if (code < 0)
             return glue_failure(L, code);
         forget(L, s);
@@ -338,6 +402,14 @@ static int abandon_pass(lua_State *L)
     return 0;
 }
 
+/* run returns, as the scheduler was stopped. Within a callback an outer one goes on. */
+static int leave_run(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    s->over = s->depth == 0;
+    return 0;
+}
+
 /* How long run may wait: a claim that is lost meanwhile may be worth telling of. Nobody
  * can advance a manual clock while this thread waits. */
 static lapse_ns longest_wait(const scheduler *s)
@@ -376,12 +448,8 @@ const luaL_Reg glue_scheduler_functions[] = {
 };
 
 const luaL_Reg glue_default_functions[] = {
-    {"default", default_scheduler},
-    {"fd", fd},
-    {"next", next_due},
-    {"now", now},
-    {"stop", stop},
-    {NULL, NULL},
+    {"default", default_scheduler}, {"fd", fd},   {"next", next_due}, {"now", now}, {"stop", stop},
+    {"close", close_scheduler},     {NULL, NULL},
 };
 
 const luaL_Reg glue_scheduler_methods[] = {
@@ -394,6 +462,7 @@ const luaL_Reg glue_pass_methods[] = {
     {"begin_pass", begin_pass},
     {"abandon_pass", abandon_pass},
     {"wait", wait_due},
+    {"leave_run", leave_run},
     {NULL, NULL},
 };
 

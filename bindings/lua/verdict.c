@@ -21,6 +21,7 @@ static int push_verdict(lua_State *L, lapse_verdict verdict, int delay, int reas
 /* (delay or nil, error or nil) */
 static int retry(lua_State *L)
 {
+    glue_check_dot(L);
     lua_settop(L, 2);
     if (!lua_isnil(L, 1))
         glue_check_seconds(L, 1, "the delay");
@@ -31,6 +32,7 @@ static int retry(lua_State *L)
 /* (reason or nil) */
 static int reject(lua_State *L)
 {
+    glue_check_dot(L);
     lua_settop(L, 1);
     glue_check_text(L, 1, "the reason");
     lua_pushnil(L);

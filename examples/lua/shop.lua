@@ -62,7 +62,7 @@ local function pay(id)
         paid = paid + 1
         say(id, "paid")
     else
-        say(id, "too late", "the money goes back")
+        say(id, "too late", "the order was closed")
     end
     finish()
 end

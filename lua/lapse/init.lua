@@ -32,8 +32,14 @@
 -- Fork        In a child process a scheduler is empty and works, with its handlers and
 --             hooks; the orders stay the parent's.
 --
+-- Numbers     Generations and fences have 16 digits, of which `..` and tostring show 14 in Lua
+--             5.1 and LuaJIT. Use order.key, order.fence_text, or ("%d"):format(n).
+--
 -- The functions of the module itself use one scheduler of this Lua state, made when first
--- needed, which keeps its orders in memory.
+-- needed, which keeps its orders in memory. They make a new one after lapse.close(), and when
+-- run has returned after lapse.stop() for the next schedule, put or handle: that one has the
+-- hooks and handlers, but none of the orders. What was still pending is in the old one, which
+-- lapse.default_scheduler() returns until then, and never runs.
 
 -- -- The C module -------------------------------------------------------------------------
 
@@ -93,7 +99,9 @@ local loop = require "lapse.loop"
 ---@field due number instant it was due
 ---@field late number seconds after `due` that it started; never negative
 ---@field fence integer grows with every claim of the id: `UPDATE ... WHERE fence < ?`
+---@field fence_text string the same in decimal, for a statement that is put together
 ---@field generation integer what schedule returned for it
+---@field key string id:generation in decimal, the same at every attempt: an idempotency key
 ---@field holds fun(self): boolean whether it still is the caller's: ask before a late write
 ---@field renew fun(self, lease: number?): true?, string?, string? hold it for another `lease`
 
@@ -117,6 +125,7 @@ local loop = require "lapse.loop"
 ---@field remaining number seconds until it is due; 0 when due, running or ended
 ---@field ended number? instant it was done or died
 ---@field generation integer
+---@field key string id:generation, as that of the order
 ---@field attempt integer deliveries so far
 ---@field reason ("failed"|"rejected"|"expired"|"maxlen"|"lost")? why it is a dead letter
 ---@field error string? last error of a dead letter
@@ -202,12 +211,12 @@ local loop = require "lapse.loop"
 ---waits likewise for an order without a callback that is due, of one queue or of any; poll
 ---does not wait and answers nil when none is due. handle registers the handler of a queue,
 ---"Mixed" if it was taken from; see lapse.handle. While a queue is paused none of its orders
----starts. requeue makes a dead letter a pending order again and answers with its new
----generation, or "Unknown", "Exists"; purge deletes the dead letters of an id, one of its
----generations, or all, and answers how many. stats counts since the scheduler was opened; its
----times are in seconds. queue_stats does so for one queue, queues names all there are;
----metrics is all of it in Prometheus' text format. close waits up to `timeout` seconds, 0 by
----default.
+---starts. requeue makes a dead letter a pending order again, at once unless there is a delay,
+---and answers with its new generation, or "Unknown", "Exists"; purge deletes the dead letters
+---of an id, one of its generations, or all, and answers how many. stats counts since the
+---scheduler was opened; its times are in seconds. queue_stats does so for one queue, queues
+---names all there are; metrics is all of it in Prometheus' text format. close waits up to
+---`timeout` seconds, 0 by default.
 ---@class lapse.Scheduler
 ---@field schedule fun(self, order_id: string, delay: number, callback: lapse.Callback): integer?, string?, string?
 ---@field schedule_at fun(self, order_id: string, at: number, callback: lapse.Callback): integer?, string?, string?
@@ -223,7 +232,7 @@ local loop = require "lapse.loop"
 ---@field handle fun(self, queue: string?, handler: lapse.Callback?, policy: lapse.Policy?): true?, string?, string?
 ---@field pause fun(self, queue: string?): true?, string?, string?
 ---@field resume fun(self, queue: string?): true?, string?, string?
----@field requeue fun(self, order_id: string, delay: number, generation: integer?): integer?, string?, string?
+---@field requeue fun(self, order_id: string, delay: number?, generation: integer?): integer?, string?, string?
 ---@field purge fun(self, order_id: string?, generation: integer?): integer?, string?, string?
 ---@field queue_stats fun(self, queue: string?): lapse.QueueStats?, string?, string?
 ---@field queues fun(self): string[]?, string?, string?
@@ -255,6 +264,13 @@ local function check_max(max)
     return max
 end
 
+local function check_dot(first, lapse, name)
+    if first == lapse then
+        error(("lapse.%s: call it with a dot: the module has functions, a scheduler has methods")
+            :format(name), 3)
+    end
+end
+
 local function check_scheduler(scheduler, name)
     if type(scheduler) ~= "userdata" then
         error(("lapse.%s: call it with a colon, on a scheduler; got %s"):format(name,
@@ -284,12 +300,18 @@ function Scheduler:run()
     return loop.run(self)
 end
 
+local STATES = { pending = true, running = true, done = true, dead = true }
+
 ---Walk over the orders in one state, or over all, in no promised order: a snapshot of the
 ---time of the call. After stop the pending ones are exactly those that did not run.
 ---@param state ("pending"|"running"|"done"|"dead")?
 ---@return fun(): lapse.Info? iterator
 function Scheduler:each(state)
     check_scheduler(self, "each")
+    if state ~= nil and not STATES[state] then
+        error(("lapse.each: the state is 'pending', 'running', 'done' or 'dead', got '%s'")
+            :format(tostring(state)), 2)
+    end
     local orders, message = self:orders(state)
     if not orders then
         error("lapse.each: " .. message, 2)
@@ -304,6 +326,7 @@ end
 -- -- The module -------------------------------------------------------------------------------
 
 local lapse = {}
+core.teller[2] = lapse -- to tell lapse:schedule, with a colon, from lapse.schedule
 
 ---The version of the library: major.minor.patch.
 ---@type string
@@ -376,10 +399,15 @@ lapse.next = core.default.next
 ---@type fun(): number?, string?, string?
 lapse.now = core.default.now
 
----Nothing starts any more and schedule answers "Closed", for good; run returns. Allowed in
----a callback.
+---Nothing starts any more and schedule answers "Closed", until run has returned. Allowed in a
+---callback.
 ---@type fun(): true?, string?, string?
 lapse.stop = core.default.stop
+
+---Close the scheduler behind these functions, with its orders, hooks and handlers; the next
+---call makes a new one. Waits up to `timeout` seconds for what runs.
+---@type fun(timeout: number?): true?, string?, string?
+lapse.close = core.default.close
 
 ---Have errors of callbacks told to `handler(order, error, traceback)`, each once; nil: to
 ---stderr, a line each.
@@ -398,13 +426,15 @@ lapse.default_scheduler = core.default.default
 ---@param max number?
 ---@return integer?, string?, string?
 function lapse.step(max)
+    check_dot(max, lapse, "step")
     max = check_max(max)
     return loop.step(core.default.default(), max)
 end
 
 ---Run callbacks until lapse.stop(), also while nothing is pending; see Scheduler:run.
 ---@return true?, string?, string?
-function lapse.run()
+function lapse.run(...)
+    check_dot((...), lapse, "run")
     return loop.run(core.default.default())
 end
 

@@ -11,7 +11,8 @@ local core = require "lapse.core"
 
 local begin, settle = core.loop.begin, core.loop.settle
 local begin_pass, abandon_pass = core.loop.begin_pass, core.loop.abandon_pass
-local wait, error_handler = core.loop.wait, core.loop.error_handler
+local wait, leave_run = core.loop.wait, core.loop.leave_run
+local error_handler = core.loop.error_handler
 local finish, next_event = core.loop.finish, core.loop.next_event
 local create, resume, yield = coroutine.create, coroutine.resume, coroutine.yield
 local close = rawget(coroutine, "close") -- Lua 5.4
@@ -21,11 +22,21 @@ local traceback = debug and debug.traceback
 -- lapse_verdict of lapse.h.
 local DONE, FAIL = 0, 3
 local Verdict = core.verdict
+local retry, reject = core.retry, core.reject
 
 local OVERRAN = "the callback ran longer than its run_limit: it has lost the order"
 
 -- Yielded by a worker whose callback has returned; no callback can get hold of it.
 local FINISHED = {}
+
+-- The function instead of what it returns would mean done.
+local function check_called(value)
+    if value == retry then
+        error("the callback returned lapse.retry itself: call lapse.retry(delay)", 0)
+    elseif value == reject then
+        error("the callback returned lapse.reject itself: call lapse.reject(reason)", 0)
+    end
+end
 
 -- What settles an order whose callback returned, or raised, `value`.
 local function verdict_of(value)
@@ -35,10 +46,18 @@ local function verdict_of(value)
     return value.verdict, value.delay, value.reason
 end
 
+-- The same for what it returned, in its coroutine, where an error is the callback's.
+local function verdict_returned(value)
+    if type(value) == "function" then
+        check_called(value)
+    end
+    return verdict_of(value)
+end
+
 -- A coroutine that calls one callback after the other. Between two it holds on to none.
 local function worker(callback, id, order)
     while true do
-        local verdict, delay, reason = verdict_of(callback(id, order))
+        local verdict, delay, reason = verdict_returned(callback(id, order))
         callback, id, order = nil, nil, nil -- luacheck: ignore 311
         callback, id, order = yield(FINISHED, verdict, delay, reason)
     end
@@ -200,6 +219,7 @@ function loop.run(scheduler)
         end
     until not fine
     if code == "Closed" then
+        leave_run(scheduler)
         return true
     end
     return nil, message, code

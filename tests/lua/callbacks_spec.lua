@@ -16,6 +16,26 @@ local function watched()
 end
 
 describe("a callback", function()
+    it("that returns lapse.retry itself, not what it returns, has failed", function()
+        local told = {}
+        local s, at = invent { on_error = function(order, err)
+            told[order.id] = err
+        end }
+        for name, verdict in pairs { retry = lapse.retry, reject = lapse.reject } do
+            s:schedule(name, 0, function()
+                return verdict
+            end)
+        end
+        s:schedule("other", 0, function()
+            return print -- another value means nothing
+        end)
+        assert.are.equal(3, at(0))
+        assert.is_truthy(told.retry:find("call lapse.retry(delay)", 1, true))
+        assert.is_truthy(told.reject:find("call lapse.reject(reason)", 1, true))
+        assert.is_nil(told.other)
+        assert.are.same({ 2, 0 }, { s:stats().failed, s:stats().dead })
+    end)
+
     it("is told the order", function()
         local s, at = invent()
         local id, order

@@ -123,8 +123,10 @@ describe("a dead letter", function()
         for _, delay in ipairs { 0 / 0, "1", 1e300, true } do
             assert.is_false(pcall(s.requeue, s, "x", delay))
         end
-        assert.is_false(pcall(s.requeue, s, "x"))
         assert.is_truthy(s:requeue("x", -5, generation))
+        assert.are.equal(1, at(0.1))
+        assert.is_truthy(s:requeue "x") -- at once
+        assert.are.equal(1, at(0.2))
         s:stop()
         assert.are.equal("Closed", select(3, s:requeue("x", 0)))
     end)
