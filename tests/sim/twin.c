@@ -413,10 +413,8 @@ int twin_handle(int queue, const lapse_policy *policy)
     h->refs = 1;
     h->released = false;
     h->count = 0;
-    if (old)
-        return LAPSE_OK;
-    h->spent = false;
-    q->rate_reset = tw.now;
+    h->spent = old && h->spent;
+    q->rate_reset = tw.now; /* Until now it saved up at the old rate. */
     return LAPSE_OK;
 }
 
