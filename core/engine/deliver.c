@@ -377,6 +377,12 @@ bool lp_settle(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns delay, con
     return fresh;
 }
 
+/* Whether a claim's lease has ended, but nobody has seen to it yet. */
+static bool is_overdue(const lp_claim *c, lapse_ns now)
+{
+    return !c->lost && c->lease_end <= now;
+}
+
 static bool is_verdict(lapse_verdict verdict)
 {
     return (unsigned)verdict <= LAPSE_GIVE_BACK;
@@ -407,8 +413,12 @@ int lapse_settle(lapse *s, int64_t fence, lapse_verdict verdict, lapse_ns delay,
     int code = lp_enter(s);
     if (code < 0)
         return code;
-    lp_watch_claims(s);
-    lp_claim *c = find_fence(s, fence);
+    lp_claim *c;
+    lapse_ns now;
+    do { /* One look sees to a bounded number of claims that are lost. */
+        now = lp_watch_claims(s);
+        c = find_fence(s, fence);
+    } while (c && is_overdue(c, now));
     if (!c || c->in_callback) {
         s->totals.stale++;
         lp_leave(s);
@@ -519,9 +529,15 @@ static lapse_verdict call(lapse *s, lp_claim *c, const sigset_t *mask)
     return verdict;
 }
 
-static void settle_call(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns now, lp_task *t)
+/* What time it was. */
+static lapse_ns settle_call(lapse *s, lp_claim *c, lapse_verdict verdict, lp_task *t)
 {
+    lapse_ns now;
+    do
+        now = lp_watch_claims(s);
+    while (is_overdue(c, now));
     lp_settle(s, c, verdict, c->retry_delay, c->has_error ? c->error : NULL, now, t);
+    return now;
 }
 
 /* Settle `*c`, if there is one, and begin the next, in one hold of the lock. `epoch` is
@@ -534,9 +550,7 @@ static int settle_and_begin(lapse *s, lp_claim **c, lapse_verdict verdict, lapse
         return LAPSE_EFORKED;
     lp_task_clear(&settled);
     pthread_mutex_lock(&s->lock);
-    lapse_ns now = lp_watch_claims(s);
-    if (*c)
-        settle_call(s, *c, verdict, now, &settled);
+    lapse_ns now = *c ? settle_call(s, *c, verdict, &settled) : lp_watch_claims(s);
     int found = lp_begin(s, LP_PUSH, NULL, until, now, c, &begun);
     if (found == LP_CLAIM_ONE)
         (*c)->in_callback = true;
@@ -553,7 +567,7 @@ static int settle_only(lapse *s, lp_claim *c, lapse_verdict verdict, uint64_t ep
     if (epoch != lp_fork_epoch())
         return LAPSE_EFORKED;
     pthread_mutex_lock(&s->lock);
-    settle_call(s, c, verdict, lp_watch_claims(s), &t);
+    settle_call(s, c, verdict, &t);
     pthread_mutex_unlock(&s->lock);
     lp_finish(s, &t);
     return LP_CLAIM_ONE;
