@@ -151,8 +151,9 @@ static void tell(lapse *s, const news *n)
     char text[256];
     const char *id = lp_text_quote(n->id, n->order.id_len);
     if (n->what == LOST)
-        snprintf(text, sizeof text, "order %s was not settled in time: its consumer has lost it",
-                 id);
+        snprintf(text, sizeof text,
+                 "order %s was not settled in time: its consumer, with the fence %lld, has lost it",
+                 id, (long long)n->order.fence);
     else
         snprintf(text, sizeof text, "the callback of order %s is still running after %.1f s", id,
                  (double)n->running * 1e-9);

@@ -1,4 +1,5 @@
 /* deliver.c - what a scheduler does by itself, and whether it may. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "sim/story.h"
@@ -553,19 +554,11 @@ void twin_told_of_loss(const char *message)
 {
     if (!strstr(message, "was not settled in time"))
         return;
-    const char *id = strchr(message, '"');
-    must(id, "a loss without an id: %s", message);
-    for (int i = 0; i < tw.claim_count; i++) {
-        const char *name = twin_name(&tw.orders[tw.claims[i].order]);
-        size_t len = strnlen(name, 100);
-        if (strncmp(id + 1, name, len) == 0 && (len == 100 || id[1 + len] == '"') &&
-            is_overdue(&tw.claims[i])) {
-            lose(&tw.claims[i]);
-            return;
-        }
-    }
-    must(tw.losses_seen > 0, "a loss that cannot be: %s", message);
-    tw.losses_seen--;
+    const char *fence = strstr(message, "with the fence ");
+    must(fence, "a loss without a fence: %s", message);
+    twin_claim *c = find_claim(strtoll(fence + strlen("with the fence "), NULL, 10));
+    must(c && is_overdue(c), "a loss that cannot be: %s", message);
+    lose(c);
 }
 
 void twin_watched(void)
@@ -592,25 +585,6 @@ static void expire(twin_order *o)
     twin_die(o, LAPSE_REASON_EXPIRED, NULL);
 }
 
-/* Several claims of one id may be lost at once, and the log does not say which first: this
- * one was, by another sign. */
-static void lose_now(twin_claim *c)
-{
-    if (!is_overdue(c))
-        return;
-    tw.losses_seen++;
-    lose(c);
-}
-
-/* The last claim of an order that is held. */
-static twin_claim *holder_of(int order)
-{
-    int i = tw.claim_count - 1;
-    while (tw.claims[i].order != order)
-        i--;
-    return &tw.claims[i];
-}
-
 void twin_told_of_dead(const lapse_info *dead)
 {
     int order = twin_find(dead->id, dead->generation);
@@ -620,8 +594,6 @@ void twin_told_of_dead(const lapse_info *dead)
         twin_settled();
     if (o->place == WAITING && dead->reason == LAPSE_REASON_EXPIRED)
         expire(o);
-    if (o->place == HELD && dead->reason == LAPSE_REASON_LOST)
-        lose_now(holder_of(order));
     must(o->place == DEAD && !o->told, "on_dead tells of %s, which is %s", twin_name(o),
          place_name(o->place));
     twin_check_info(dead);
@@ -630,9 +602,6 @@ void twin_told_of_dead(const lapse_info *dead)
 
 void twin_told_of_error(const lapse_order *shown, const char *error)
 {
-    twin_claim *c = find_claim(shown->fence);
-    if (tw.errors_due == 0 && c)
-        lose_now(c);
     must(tw.errors_due > 0, "on_error for %s, where nothing failed: %s", shown->id, error);
     must(shown->id_len == strlen(shown->id) && error && *error, "on_error with nothing to say");
     tw.errors_due--;

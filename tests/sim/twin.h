@@ -128,11 +128,10 @@ typedef struct twin_world {
     unsigned frames, depth;
     twin_pass pass[8];
     twin_settling settling;
-    unsigned called;      /* claims for callbacks that hold their order */
-    unsigned errors_due;  /* calls of on_error that must come */
-    unsigned drops_seen;  /* dead letters that made room for one not yet told of */
-    unsigned losses_seen; /* losses that were noticed before the log told */
-    lapse_stats sum;      /* what the arrays do not tell: events */
+    unsigned called;     /* claims for callbacks that hold their order */
+    unsigned errors_due; /* calls of on_error that must come */
+    unsigned drops_seen; /* dead letters that made room for one not yet told of */
+    lapse_stats sum;     /* what the arrays do not tell: events */
     twin_queue queues[QUEUES];
     twin_order orders[ORDERS];
     twin_claim claims[CLAIMS];
