@@ -24,7 +24,7 @@ def tick():
     global ticks
     while True:
         ticks += 1
-        gevent.sleep(0.001)
+        gevent.sleep(0.001)  # sleeps: between two ticks
 ticker = gevent.spawn(tick)
 
 def wait(event):
@@ -113,7 +113,7 @@ def test_many_from_many_greenlets():
             def shop(number):
                 for n in range(20):
                     s.schedule(f"{number}/{n}", 0.05, close)
-                    gevent.sleep(0)
+                    gevent.sleep(0)  # sleeps: not at all, others come to run
                     if n % 2 and s.cancel(f"{number}/{n}"):
                         kept.add(f"{number}/{n}")
             gevent.joinall([gevent.spawn(shop, number) for number in range(50)])
