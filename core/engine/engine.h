@@ -38,7 +38,10 @@ struct lapse {
     pthread_cond_t work;    /* followers: the leader left, or orders were announced */
     pthread_cond_t settled; /* a claim was settled, or a call left */
     lp_store *store;
+    struct lp_driver *driver; /* the same, or NULL when the store answers inline */
     bool stopped;
+    int link_news; /* of the store's link, not told yet: LAPSE_OK: it is up again */
+    bool has_link_news;
 
     lp_alarm host;    /* lapse_fd */
     lp_alarm waiters; /* polled by the leader of those who wait */
@@ -148,6 +151,14 @@ void lp_tell_settled(lapse *s);
 
 /* -- deliver.c -- */
 
+/* An order was claimed; it starts, or becomes a dead letter (LP_CLAIM_MORE), which `t`
+ * holds. LP_CLAIM_ONE: the claim is held. Under the lock. */
+int lp_accept(lapse *s, lp_side side, lp_claim *claim, lapse_ns now, lp_task *t);
+
+/* Memory for a claim, or NULL. Under the lock. */
+lp_claim *lp_take_claim(lapse *s);
+void lp_free_claim(lapse *s, lp_claim *claim);
+
 /* Claim the next due order. LP_CLAIM_..., LAPSE_ECLOSED or LAPSE_ENOMEM. One that has
  * expired becomes a dead letter instead, which `t` holds (LP_CLAIM_MORE). Under the
  * lock. */
@@ -155,13 +166,19 @@ int lp_begin(lapse *s, lp_side side, lp_queue *queue, lapse_ns until, lapse_ns n
              lp_task *t);
 
 /* End a claim as the verdict, or what became of it meanwhile, says. The claim is free
- * afterwards; `t` holds what lp_finish must see to. False when the settlement was stale.
- * Under the lock, which it may drop meanwhile. */
-bool lp_settle(lapse *s, lp_claim *claim, lapse_verdict verdict, lapse_ns delay, const char *error,
-               lapse_ns now, lp_task *t);
+ * afterwards; `t` holds what lp_finish must see to. LAPSE_OK, or LAPSE_ESTALE, or a
+ * durable store's error. Under the lock, which it may drop meanwhile. */
+int lp_settle(lapse *s, lp_claim *claim, lapse_verdict verdict, lapse_ns delay, const char *error,
+              lapse_ns now, lp_task *t);
 
-/* After a look for due callbacks that found none. Under the lock. */
-void lp_end_look(lapse *s);
+/* What a settlement booked was not so: the store says that the claim was stale. Under the
+ * lock. */
+struct lp_job;
+void lp_unbook(lapse *s, const struct lp_job *settlement, lp_queue *q);
+
+/* After a look for due callbacks that found none. LP_CLAIM_NONE; or LP_CLAIM_MORE: the
+ * driver has found some since. Under the lock, which it may drop meanwhile. */
+int lp_end_look(lapse *s);
 
 /* Tell the host's hook of an error. Without the lock. */
 void lp_report(lapse *s, const lapse_order *order, const char *error);
@@ -198,6 +215,12 @@ lp_claim *lp_any_held(const lapse *s, bool runs_callback);
 
 /* Have `claim` looked at in time. Under the lock. */
 void lp_watch_claim(lapse *s, lp_claim *claim, lapse_ns now);
+
+/* Another consumer has the order of this fence. Under the lock. */
+void lp_claim_gone(lapse *s, int64_t fence, lapse_ns now);
+
+/* The store's link is up again (LAPSE_OK), or down. Under the lock. */
+void lp_tell_link(lapse *s, int code);
 
 /* Deal with claims that are lost or stuck, if it is time. Without the lock. */
 void lp_watch(lapse *s);

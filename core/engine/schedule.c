@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "engine/engine.h"
+#include "engine/driver.h"
 
 int lapse_check_id(const char *id, size_t id_len)
 {
@@ -183,12 +183,12 @@ int64_t lapse_schedule_at(lapse *s, const char *id, lapse_ns utc, lapse_callback
 
 enum { MANY = 32, HOLD = 256 }; /* requests in one batch; orders in one hold of the lock */
 
-/* Schedule up to MANY; under the lock. `dead` has room for as many, or is NULL when
+/* Schedule some in one batch; under the lock. `dead` has room for as many, or is NULL when
  * nobody is to be told. How many were accepted. */
 static size_t put_batch(lapse *s, const lapse_spec *specs, size_t count, lapse_ns now,
                         int64_t *results, lp_request *batch, lapse_info *dead)
 {
-    size_t place[MANY], n = 0, accepted = 0;
+    size_t place[HOLD], n = 0, accepted = 0;
     for (size_t i = 0; i < count; i++) {
         int code = s->stopped ? closed() : prepare(s, &specs[i], now, &batch[n]);
         results[i] = code;
@@ -205,7 +205,7 @@ static size_t put_batch(lapse *s, const lapse_spec *specs, size_t count, lapse_n
         accepted += batch[i].answer > 0;
         book(s, &batch[i]);
     }
-    for (size_t i = n; i < MANY; i++)
+    for (size_t i = n; i < count; i++)
         lp_request_init(&batch[i], LP_SCHEDULE);
     return accepted;
 }
@@ -236,8 +236,9 @@ static int64_t put_hold(lapse *s, const lapse_spec *specs, size_t count, lapse_n
     int code = lp_enter(s);
     if (code < 0)
         return code;
-    for (; done < count; done += MANY) {
-        size_t n = count - done < MANY ? count - done : MANY;
+    size_t most = s->driver ? HOLD : MANY; /* All of them share a turn of the driver. */
+    for (size_t n; done < count; done += n) {
+        n = count - done < most ? count - done : most;
         accepted += (int64_t)put_batch(s, specs + done, n, now, results + done, held + done,
                                        dead ? dead + done : NULL);
     }
@@ -306,7 +307,7 @@ int lapse_cancel(lapse *s, const char *id, int64_t generation)
     if (code < 0)
         return code;
     /* Only what was kept and what is held depend on the time. */
-    bool timeless = s->options.keep == 0 && s->check_at == LAPSE_FOREVER;
+    bool timeless = s->options.keep == 0 && s->check_at == LAPSE_FOREVER && !s->driver;
     lapse_ns now = timeless ? 0 : lp_engine_now(s);
     int fate = possible ? cancel(s, &t, now) : LAPSE_FATE_UNKNOWN;
     bool watch = lp_must_watch(s, now);

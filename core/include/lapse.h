@@ -100,7 +100,9 @@ LAPSE_API int lapse_ns_from_seconds(double seconds, lapse_ns *out);
     X(LAPSE_EINTR, -16, "Interrupted", "a signal interrupted the wait")                            \
     X(LAPSE_EUNSURE, -17, "Unsure", "the answer was lost; whether it was done is not known")       \
     X(LAPSE_ENOMEM, -18, "NoMemory", "out of memory")                                              \
-    X(LAPSE_ESYSTEM, -19, "System", "the operating system refused")
+    X(LAPSE_ESYSTEM, -19, "System", "the operating system refused")                                \
+    X(LAPSE_EOFFLINE, -20, "Offline", "the store cannot be reached")                               \
+    X(LAPSE_EDATA, -21, "BadStore", "what is stored is not what this version can use")
 
 typedef enum lapse_error {
     LAPSE_OK = 0,
@@ -540,6 +542,7 @@ typedef struct lapse_stats {
     lapse_ns late_p50, late_p99, late_p999, late_max;
     lapse_ns oldest_due;   /* how long the oldest due order has waited; 0: none is due */
     lapse_ns poll_bound;   /* what polling may add to lateness; 0 for "memory:" */
+    lapse_ns offline;      /* for how long the store could not be reached; 0: it can be */
     uint64_t bytes;        /* memory held for orders */
     uint64_t longest_move; /* most entries that any one call has moved in our structures */
 } lapse_stats;

@@ -49,4 +49,9 @@ void lp_queue_spend(lp_queue *q);
 void lp_queue_refund(lp_queue *q); /* it did not start after all */
 bool lp_queue_newest_first(lp_queue *q, lapse_ns late);
 
+/* The same for stores that claim several at once, where the oldest is `late`: how many of
+ * up to `most` to claim, and whether that is the one that fell due last. */
+unsigned lp_queue_plan(lp_queue *q, lapse_ns late, unsigned most, lapse_ns now, bool *newest);
+void lp_queue_started(lp_queue *q); /* one was claimed so */
+
 #endif
