@@ -274,6 +274,10 @@ static lp_call *drop_take(lp_driver *d, lp_call **at)
 /* A taker's call is answered with its job's answer; its loan, if any, is the caller's. */
 static void answer_call(lp_driver *d, lp_call *c)
 {
+    if (c->submitted) {
+        lp_deliver_answer(d->s, c->submitted);
+        return;
+    }
     int waiting = CALL_WAITING;
     if (atomic_compare_exchange_strong(&c->state, &waiting, CALL_ANSWERED)) {
         sem_post(&c->answered);
@@ -505,20 +509,27 @@ static void end_call(lp_driver *d, lp_call *c)
     answer_call(d, c);
 }
 
+static void free_texts(lp_job *settlement)
+{
+    free((char *)(uintptr_t)settlement->error);
+    free(settlement->detail);
+    settlement->error = settlement->detail = NULL;
+}
+
 static void end_settlement(lp_driver *d, lp_loan *l)
 {
     l->settling = false;
     l->settled = true;
     if (l->settlement.answer < 0 && l->booked)
         lp_unbook(d->s, &l->settlement, lp_driver_queue(d, l->queue));
-    free((char *)(uintptr_t)l->settlement.error);
-    l->settlement.error = NULL;
+    free_texts(&l->settlement);
     release_loan(l);
 }
 
 static void end_renewal(lp_driver *d, lp_loan *l, lapse_ns now)
 {
     l->renewing = false;
+    free_texts(&l->renewal);
     if (l->dropped) {
         release_loan(l);
         return;
@@ -544,13 +555,6 @@ static void end_job(lp_driver *d, lp_job *job, lapse_ns now)
     default:
         end_renewal(d, loan_of(job), now);
     }
-}
-
-/* A call keeps the words of its error, since they are this thread's. */
-static void keep_detail(lp_job *job)
-{
-    if (job->kind == KIND_CALL && job->answer < 0)
-        ((lp_call *)job)->detail = strdup(lapse_error_detail());
 }
 
 static void take_loan(lp_driver *d, lp_call *c, lp_loan *l)
@@ -659,8 +663,7 @@ static void fail_job(lp_driver *d, lp_job *job, int code, lapse_ns now)
         return;
     }
     job->answer = code;
-    if (job->kind == KIND_CALL)
-        ((lp_call *)job)->detail = strdup(d->offline_detail);
+    job->detail = strdup(d->offline_detail);
     end_job(d, job, now);
 }
 
@@ -681,7 +684,7 @@ static void fail_turn(lp_driver *d, int code, lapse_ns now)
         }
         drop_take(d, at);
         c->job.answer = code;
-        c->detail = strdup(d->offline_detail);
+        c->job.detail = strdup(d->offline_detail);
         answer_call(d, c);
     }
     d->dirty = true;
@@ -703,7 +706,6 @@ static void end_turn(lp_driver *d, lp_loan *loans, lapse_ns now)
 /* Without the lock. */
 static int let_store_work(lp_driver *d, lp_turn *t)
 {
-    lp_plan *p = &d->plan;
     int code = LAPSE_OK;
     if (d->backoff && d->offline_code == LAPSE_EOFFLINE && d->ops->reconnect)
         code = d->ops->reconnect(d->store);
@@ -713,8 +715,6 @@ static int let_store_work(lp_driver *d, lp_turn *t)
         strncpy(d->offline_detail, lapse_error_detail(), sizeof d->offline_detail - 1);
         return code;
     }
-    for (size_t i = 0; i < p->job_count; i++)
-        keep_detail(p->jobs[i]);
     return code;
 }
 
@@ -924,7 +924,7 @@ void lp_driver_close(lp_driver *d)
         lp_job *job = d->again;
         d->again = job->next;
         loan_of(job)->settling = false;
-        free((char *)(uintptr_t)job->error);
+        free_texts(job);
         release_loan(loan_of(job));
     }
     free_driver(d);

@@ -34,11 +34,11 @@ typedef struct lp_call {
     lp_job job; /* first */
     _Atomic int state;
     sem_t answered;
-    bool once;     /* LP_TAKE: an answer also when there is none */
-    lp_loan *loan; /* LP_TAKE: what was claimed */
+    bool once;                      /* LP_TAKE: an answer also when there is none */
+    lp_loan *loan;                  /* LP_TAKE: what was claimed */
+    struct lp_submitted *submitted; /* whose answer is collected, not waited for */
     struct lp_call *next_take;
     lp_loan *withdrawn; /* from `ready`, for this call */
-    char *detail;       /* of an error, or NULL */
     uint64_t cursor;
     lp_counts counts;
     lapse_info *infos; /* of job.infos */
@@ -127,6 +127,11 @@ lp_queue *lp_driver_queue(lp_driver *d, const char *name);
 extern const lp_store_ops lp_driver_store;
 
 void lp_driver_free_call(lp_call *call);
+
+/* Post what nobody waits for: 0 or an error. And what it was answered. Under the lock. */
+int lp_driver_submit(lapse *s, lp_request *r, lapse_ns now, struct lp_submitted *submitted,
+                     lp_call **out);
+void lp_driver_read_answer(lapse *s, lp_call *call, lp_request *r);
 
 /* All of these under the lock, which they drop while they wait: */
 

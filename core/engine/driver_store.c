@@ -24,7 +24,7 @@ void lp_driver_free_call(lp_call *c)
         lapse_info_free(&c->infos[i]);
     sem_destroy(&c->answered);
     free(c->infos);
-    free(c->detail);
+    free(c->job.detail);
     free(c);
 }
 
@@ -137,7 +137,7 @@ static lp_call *ask(lapse *s, lp_call *c, int *code)
     }
     *code = (int)c->job.answer;
     if (c->job.answer < 0)
-        lp_fail(*code, "%s", c->detail ? c->detail : lapse_strerror(*code));
+        lp_fail(*code, "%s", c->job.detail ? c->job.detail : lapse_strerror(*code));
     return c;
 }
 
@@ -157,12 +157,13 @@ static void copy_answer(lapse *s, lp_request *r, lp_call *c)
 {
     r->answer = c->job.answer;
     if (r->answer < 0) {
-        lp_fail((int)r->answer, "%s", c->detail ? c->detail : lapse_strerror((int)r->answer));
+        lp_fail((int)r->answer, "%s",
+                c->job.detail ? c->job.detail : lapse_strerror((int)r->answer));
         return;
     }
     r->replaced = c->job.replaced;
     r->died = c->job.died;
-    if (r->info && (r->op == LP_GET || r->died)) {
+    if (r->info && c->infos && (r->op == LP_GET || r->died)) {
         *r->info = c->infos[0];
         c->infos[0] = (lapse_info){.id = NULL};
     }
@@ -204,6 +205,25 @@ static lp_call *post_request(lapse *s, lp_request *r, lapse_ns now)
     c->job.due = after_pass(s, r->due, now);
     lp_driver_post(s->driver, &c->job);
     return c;
+}
+
+int lp_driver_submit(lapse *s, lp_request *r, lapse_ns now, struct lp_submitted *submitted,
+                     lp_call **out)
+{
+    *out = post_request(s, r, now);
+    if (!*out)
+        return (int)r->answer;
+    (*out)->submitted = submitted;
+    return LAPSE_OK;
+}
+
+void lp_driver_read_answer(lapse *s, lp_call *c, lp_request *r)
+{
+    r->op = (lp_op)c->job.op;
+    r->id = c->job.id;
+    r->id_len = c->job.id_len;
+    r->due = c->job.due;
+    copy_answer(s, r, c);
 }
 
 /* Post all, then wait for all: they share a turn. */
@@ -466,7 +486,8 @@ int lp_driver_take(lapse *s, lp_queue *queue, lapse_ns deadline, lp_claim *claim
         fill_claim(s, claim, c->loan, lp_driver_queue(s->driver, c->loan->queue));
         c->loan = NULL;
     } else if (code < 0) {
-        lp_fail(code, "%s", c->detail ? c->detail : "the scheduler was stopped: open another");
+        lp_fail(code, "%s",
+                c->job.detail ? c->job.detail : "the scheduler was stopped: open another");
     }
     lp_driver_free_call(c);
     return code;

@@ -40,6 +40,7 @@ struct lapse {
     lp_store *store;
     struct lp_driver *driver; /* the same, or NULL when the store answers inline */
     bool stopped;
+    struct lp_submitted *answers, **answers_end; /* to be collected */
     int link_news; /* of the store's link, not told yet: LAPSE_OK: it is up again */
     bool has_link_news;
 
@@ -236,6 +237,25 @@ static inline bool lp_must_watch(const lapse *s, lapse_ns now)
 
 /* Look after claims until lapse_stop: for scheduler threads that may all be stuck. */
 void *lp_run_watcher(void *scheduler);
+
+/* -- schedule.c: what it shares with ask.c -- */
+
+/* Check what is asked for and make the request of it: 0 or an error. An id that no order can
+ * have is LAPSE_EUNKNOWN in lp_prepare_named. */
+int lp_prepare_put(const lapse *s, const lapse_spec *spec, lapse_ns now, lp_request *r);
+int lp_prepare_named(lp_op op, const char *id, int64_t generation, lp_request *r);
+int lp_prepare_delay(lapse_ns now, lapse_ns delay, lp_request *r);
+
+/* Count what a request was answered, and wake whom it concerns. Under the lock. */
+void lp_book_answer(lapse *s, lp_request *r);
+
+/* -- ask.c: answers that are collected -- */
+
+/* The driver has answered what was submitted. Under the lock. */
+void lp_deliver_answer(lapse *s, struct lp_submitted *submitted);
+
+/* What nobody has collected, at close. */
+void lp_drop_answers(lapse *s);
 
 /* -- handle.c -- */
 

@@ -256,6 +256,7 @@ static void tear_down(lapse *s)
         lp_finish(s, &t);
     }
     let_go(s);
+    lp_drop_answers(s);
     while (s->free_claims) {
         lp_claim *next = s->free_claims->next;
         free(s->free_claims);

@@ -38,6 +38,8 @@ static lapse_ns earlier(lapse_ns a, lapse_ns b)
 /* When there is something to do of any kind. */
 static lapse_ns next_thing(lapse *s)
 {
+    if (s->answers)
+        return 0;
     return earlier(earlier(next_of(s, LP_PUSH), next_of(s, LP_PULL)), s->check_at);
 }
 
@@ -225,7 +227,10 @@ lapse_ns lapse_timeout(lapse *s)
     if (code < 0)
         return code;
     lapse_ns now = lp_engine_now(s);
-    lapse_ns next = s->stopped ? LAPSE_FOREVER : s->driver ? driver_next(s, now) : next_thing(s);
+    lapse_ns next = s->answers   ? 0
+                    : s->stopped ? LAPSE_FOREVER
+                    : s->driver  ? driver_next(s, now)
+                                 : next_thing(s);
     lp_leave(s);
     if (next == LAPSE_FOREVER)
         return LAPSE_FOREVER;

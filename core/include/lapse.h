@@ -338,6 +338,41 @@ LAPSE_API int lapse_cancel_wait(lapse *s, const char *id, int64_t generation, la
  * Errors: LAPSE_ERANGE, LAPSE_ECLOSED, LAPSE_EFORKED, LAPSE_EINVAL, LAPSE_ENOMEM. */
 LAPSE_API int lapse_reschedule(lapse *s, const char *id, int64_t generation, lapse_ns delay);
 
+/* -- Ask without waiting: for a host's loop on a durable store ------------------- */
+
+/* On a durable store the calls above wait until it has answered. A host that must not wait
+ * submits the same, goes on with its loop, and collects the answers when lapse_fd is
+ * readable. With "memory:" the answer is there at once, and is collected in the same way.
+ *
+ * What was submitted is done in that order, also in respect of waiting calls. */
+typedef enum lapse_what {
+    LAPSE_ASK_PUT,        /* spec */
+    LAPSE_ASK_CANCEL,     /* id, generation */
+    LAPSE_ASK_RESCHEDULE, /* id, generation, delay */
+    LAPSE_ASK_GET,        /* id */
+    LAPSE_ASK_REQUEUE,    /* id, generation, delay */
+} lapse_what;
+
+/* What it points to is copied. */
+typedef struct lapse_ask {
+    lapse_what what;
+    void *tag; /* comes back with the answer */
+    const lapse_spec *spec;
+    const char *id;
+    int64_t generation;
+    lapse_ns delay;
+} lapse_ask;
+
+/* Declared below. */
+struct lapse_answer;
+
+/* 0: an answer will come. Or an error, and none will: as the waiting call when it is wrong
+ * by itself (LAPSE_EID, LAPSE_ERANGE, ...), LAPSE_ECLOSED, LAPSE_EFORKED, LAPSE_ENOMEM. */
+LAPSE_API int lapse_submit(lapse *s, const lapse_ask *ask);
+
+/* The next answer: 1 and `out` is filled in, or 0: none has come yet. Never waits. */
+LAPSE_API int lapse_collect(lapse *s, struct lapse_answer *out);
+
 /* -- Look ------------------------------------------------------------------------ */
 
 typedef enum lapse_state {
@@ -378,6 +413,16 @@ typedef struct lapse_info {
 /* Look up the newest generation of an order. Returns 0 or LAPSE_EUNKNOWN, LAPSE_ENOMEM. */
 LAPSE_API int lapse_get(lapse *s, const char *id, lapse_info *out);
 LAPSE_API void lapse_info_free(lapse_info *info);
+
+/* The answer to what was submitted; free it with lapse_answer_free. */
+typedef struct lapse_answer {
+    void *tag;
+    int64_t result;  /* what the waiting call returns */
+    char *detail;    /* of an error: a sentence; NULL without memory */
+    lapse_info info; /* LAPSE_ASK_GET, when result is 0 */
+} lapse_answer;
+
+LAPSE_API void lapse_answer_free(lapse_answer *answer);
 
 /* Return false to end the walk. May call the library. */
 typedef bool (*lapse_visitor)(const lapse_info *info, void *arg);

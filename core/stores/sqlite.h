@@ -103,8 +103,8 @@ enum {
             " WHERE no_more = 1 AND at <= ?1 LIMIT 1")                                             \
     X(ENDED_BY_ID, "SELECT " LP_ENDED_COLUMNS " FROM lapse_ended WHERE id = ?1")                   \
     X(ENDED_DELETE, "DELETE FROM lapse_ended WHERE id = ?1")                                       \
-    X(ENDED_SWEEP, "DELETE FROM lapse_ended WHERE seq IN"                                          \
-                   " (SELECT seq FROM lapse_ended ORDER BY seq LIMIT ?2) AND ended < ?1")          \
+    X(ENDED_OLDEST, "SELECT seq, ended FROM lapse_ended ORDER BY seq LIMIT 1")                     \
+    X(ENDED_FORGET, "DELETE FROM lapse_ended WHERE seq = ?1")                                      \
     X(DEAD_NAMED, "SELECT " LP_DEAD_COLUMNS " FROM lapse_dead WHERE id = ?1 AND named = 1")        \
     X(DEAD_FIND, "SELECT " LP_DEAD_COLUMNS " FROM lapse_dead"                                      \
                  " WHERE id = ?1 AND (?2 = 0 OR generation = ?2) ORDER BY generation DESC LIMIT 1") \

@@ -41,14 +41,21 @@ void lp_sqlite_read_boot(session *s)
     close(fd);
 }
 
+/* Whether the clock is another one than that of the anchor, where the boot does not tell. */
+static bool is_behind(const session *s, lapse_ns now)
+{
+    const meta *m = &s->meta;
+    bool tells = strlen(s->boot) == LP_BOOT_LEN;
+    return !tells && floor_ms(s->config.now) + m->ahead < m->clock &&
+           floor_ms(now) + m->ahead < m->clock;
+}
+
 bool lp_sqlite_anchor(session *s, lapse_ns now, lapse_ns wall)
 {
     meta *m = &s->meta;
     s->now_ns = now;
     bool same = strcmp(m->boot, s->boot) == 0;
-    bool behind = s->config.manual && floor_ms(s->config.now) + m->ahead < m->clock &&
-                  floor_ms(now) + m->ahead < m->clock;
-    if (!same || behind) {
+    if (!same || is_behind(s, now)) {
         int64_t start = floor_ms(wall) > m->clock ? floor_ms(wall) : m->clock;
         memcpy(m->boot, s->boot, sizeof m->boot);
         m->ahead = start - floor_ms(now);

@@ -316,22 +316,30 @@ static bool end_what_is_over(session *s)
     }
 }
 
+static bool forget_oldest(session *s, bool *was_one)
+{
+    sqlite3_stmt *st = lp_sqlite_use(s, ST_ENDED_OLDEST);
+    *was_one = false;
+    if (!lp_sqlite_row(s, st))
+        return !s->failed;
+    int64_t seq = sqlite3_column_int64(st, 0), ended = sqlite3_column_int64(st, 1);
+    sqlite3_reset(st);
+    if (lp_sqlite_is_kept(s, ended))
+        return true;
+    *was_one = true;
+    s->meta.ended--;
+    s->changed = true;
+    return run_on(s, ST_ENDED_FORGET, seq);
+}
+
 bool lp_sqlite_sweep(session *s)
 {
-    enum { MOST = 64 }; /* in one turn: faster than they come in nearly all */
+    enum { MOST = 1024 }; /* in one turn: more than can end in one */
     if (!end_what_is_over(s))
         return false;
-    if (s->meta.ended == 0)
-        return true;
-    sqlite3_stmt *st = lp_sqlite_use(s, ST_ENDED_SWEEP);
-    if (!st)
-        return false;
-    sqlite3_bind_int64(st, 1, s->now - s->meta.keep);
-    sqlite3_bind_int(st, 2, MOST);
-    if (!lp_sqlite_run(s, st))
-        return false;
-    int gone = sqlite3_changes(s->db);
-    s->meta.ended -= gone;
-    s->changed = s->changed || gone > 0;
+    bool more = s->meta.ended > 0;
+    for (int i = 0; more && i < MOST; i++)
+        if (!forget_oldest(s, &more))
+            return false;
     return true;
 }

@@ -15,7 +15,7 @@ typedef struct row {
     int state;
     char id[LAPSE_ID_MAX + 1], queue[LAPSE_ID_MAX + 1];
     size_t id_len, payload_len;
-    unsigned char payload[64];
+    unsigned char *payload;
     int64_t generation, fence;
     int attempt;
     bool no_more;
@@ -36,6 +36,8 @@ typedef struct simple {
 
 void simple_store_clear(void)
 {
+    for (row *r = rows; r < rows + ROWS; r++)
+        free(r->payload);
     memset(rows, 0, sizeof rows);
 }
 
@@ -141,9 +143,9 @@ static int64_t make_room(const simple *s, lp_job *j, lapse_ns now)
 static row *free_row(void)
 {
     row *r = rows;
-    while (r->state != FREE)
+    while (r < rows + ROWS && r->state != FREE)
         r++;
-    return r;
+    return r < rows + ROWS ? r : NULL;
 }
 
 static int64_t schedule(const simple *s, lp_job *j, lapse_ns now)
@@ -157,6 +159,9 @@ static int64_t schedule(const simple *s, lp_job *j, lapse_ns now)
     if (code < 0)
         return code;
     row *r = old ? old : free_row();
+    if (!r)
+        return lp_fail_memory();
+    free(r->payload);
     *r = (row){.state = PENDING,
                .id_len = j->id_len,
                .payload_len = j->payload_len,
@@ -166,7 +171,7 @@ static int64_t schedule(const simple *s, lp_job *j, lapse_ns now)
     memcpy(r->id, j->id, j->id_len);
     snprintf(r->queue, sizeof r->queue, "%s", j->queue);
     if (j->payload_len)
-        memcpy(r->payload, j->payload, j->payload_len);
+        r->payload = memcpy(malloc(j->payload_len), j->payload, j->payload_len);
     j->replaced = pending;
     return r->generation;
 }
@@ -366,6 +371,13 @@ static int64_t answer(const simple *s, lp_job *j, lapse_ns now)
     }
 }
 
+static void answer_job(const simple *s, lp_job *j, lapse_ns now)
+{
+    j->answer = answer(s, j, now);
+    if (j->answer < 0)
+        j->detail = strdup(lapse_error_detail());
+}
+
 static bool wants(const lp_want *w, const row *r)
 {
     bool named = false;
@@ -437,7 +449,7 @@ static int turn(lp_durable *d, lp_turn *t)
     pthread_mutex_lock(&lock);
     turns++;
     for (size_t i = 0; i < t->job_count; i++)
-        t->jobs[i]->answer = answer(s, t->jobs[i], t->now);
+        answer_job(s, t->jobs[i], t->now);
     unsigned pushes = t->push_most;
     lp_loan **last = &t->loans;
     for (size_t i = 0; i < t->want_count; i++)
