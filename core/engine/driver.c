@@ -113,6 +113,16 @@ void lp_driver_unstart(lp_driver *d, lp_loan *l)
         l->after->before = l->before;
 }
 
+/* Before all that was asked for: it shall find the order pending. */
+static void post_first(lp_driver *d, lp_job *job)
+{
+    job->next = d->inbox;
+    if (!d->inbox)
+        d->inbox_end = &job->next;
+    d->inbox = job;
+    lp_driver_wake(d);
+}
+
 void lp_driver_give_back(lp_driver *d, lp_loan *l)
 {
     lp_queue *q = lp_driver_queue(d, l->queue);
@@ -126,7 +136,7 @@ void lp_driver_give_back(lp_driver *d, lp_loan *l)
                              .at = l->due};
     l->settling = true;
     l->dropped = true;
-    lp_driver_post(d, &l->settlement);
+    post_first(d, &l->settlement);
 }
 
 /* -- Queues -- */

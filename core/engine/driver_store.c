@@ -25,6 +25,7 @@ void lp_driver_free_call(lp_call *c)
     sem_destroy(&c->answered);
     free(c->infos);
     free(c->job.detail);
+    free(c->job.of_queue);
     free(c);
 }
 
@@ -169,6 +170,9 @@ static void copy_answer(lapse *s, lp_request *r, lp_call *c)
     }
     if (r->op == LP_CANCEL && r->answer == LAPSE_FATE_RUNNING)
         r->claim = lp_find_held(s, c->job.running_fence);
+    lp_queue *q = c->job.of_queue ? lp_driver_queue(s->driver, c->job.of_queue) : NULL;
+    if (q)
+        q->cancelled++;
     if (r->op == LP_SCHEDULE)
         supersede(s, r);
 }

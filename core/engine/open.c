@@ -237,17 +237,27 @@ static void give_back_taken(lapse *s)
     }
 }
 
+/* Of the queue number `n`; false when there is none. A driver may still look at it. */
+static bool remove_handler(lapse *s, size_t n, lp_request *r)
+{
+    pthread_mutex_lock(&s->lock);
+    lp_queue *q = s->store->ops->queue_at(s->store, n);
+    if (q && q->handler) {
+        lp_drop_handler(q->handler, r);
+        q->handler = NULL;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return q != NULL;
+}
+
 /* Let go of the orders that remain; nobody else uses the scheduler any more. */
 static void tear_down(lapse *s)
 {
     if (s->options.clock)
         lp_clock_unlisten(s->options.clock, &s->listener);
     give_back_taken(s);
-    lp_queue *q;
     lp_task t = {.r = {.remains_count = 0}};
-    for (size_t i = 0; (q = s->store->ops->queue_at(s->store, i)); i++) {
-        if (q->handler)
-            lp_drop_handler(q->handler, &t.r);
+    for (size_t i = 0; remove_handler(s, i, &t.r); i++) {
         lp_finish(s, &t);
         t.r.remains_count = 0;
     }

@@ -70,6 +70,8 @@ typedef struct lp_job {
     int64_t answer;
     char *detail;
     bool replaced, died;
+    char *of_queue;        /* LP_CANCEL answered LAPSE_FATE_CANCELLED: the order's queue, from
+                              malloc; NULL without memory */
     int64_t running_fence; /* LP_CANCEL answered LAPSE_FATE_RUNNING: who holds it */
 
     /* The driver's. */

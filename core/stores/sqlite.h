@@ -202,7 +202,10 @@ bool lp_sqlite_begin_turn(session *s, lapse_ns now, lapse_ns wall);
 bool lp_sqlite_flush(session *s);
 
 void lp_sqlite_forget(session *s); /* what is known, after a rollback */
-void lp_sqlite_close_session(session *s);
+bool lp_sqlite_reload(session *s); /* and read it again, in a transaction */
+void lp_sqlite_reset(session *s);  /* no statement stands at a row any more */
+void lp_sqlite_free_session(session *s);
+void lp_sqlite_close_session(session *s); /* and its connection */
 
 /* The number of a queue, or -1; and made if need be (below 0: lp_fail or `failed`). */
 int lp_sqlite_queue(const session *s, const char *name);
@@ -274,8 +277,8 @@ int64_t lp_sqlite_purge(session *s, lp_job *j);
 int64_t lp_sqlite_settle(session *s, lp_job *j); /* LP_END, LP_AGAIN, LP_DIE */
 int64_t lp_sqlite_renew(session *s, lp_job *j);
 int64_t lp_sqlite_holds(session *s, lp_job *j);
-int lp_sqlite_claim(session *s, lp_turn *t);      /* serve the wants */
-bool lp_sqlite_any_due(session *s, lp_turn *t);   /* whether a want could be */
+int lp_sqlite_claim(session *s, lp_turn *t); /* serve the wants */
+bool lp_sqlite_any_due(const lp_turn *t);    /* whether a want could be */
 
 int64_t lp_sqlite_get(session *s, lp_job *j);
 int64_t lp_sqlite_list(session *s, lp_job *j);
@@ -289,8 +292,9 @@ bool lp_sqlite_is_kept(const session *s, int64_t ended);
 
 /* Make the tables, or bring them up to this version. In a write transaction. */
 int lp_sqlite_schema(session *s);
-/* Open a connection for the store, in WAL mode. */
-int lp_sqlite_connect(const char *path, lapse_ns busy, sqlite3 **out);
+/* Open a connection for the store, in WAL mode; it waits for locks as long as *busy, which
+ * must live as long, says. */
+int lp_sqlite_connect(const char *path, lapse_ns *busy, sqlite3 **out);
 /* The name of a file system that several machines share, by its statfs type; or NULL. */
 const char *lp_sqlite_shared_fs(unsigned long type);
 
@@ -299,22 +303,25 @@ const char *lp_sqlite_shared_fs(unsigned long type);
 typedef struct options {
     char *path;
     lapse_ns poll, busy;
+    bool keep_given;
 } options;
 int lp_sqlite_read_url(lp_store_config *config, options *out); /* `path` from malloc */
 
 /* -- sqlite_side.c: the file beside, through which processes agree -- */
 
 typedef struct side side;
-/* NULL without memory; a side file that cannot be used is done without. */
-side *lp_side_open(const char *database);
+/* NULL without memory; a side file that cannot be used is done without. `sleeps`: it wants to
+ * be woken. */
+side *lp_side_open(const char *database, const char *boot, bool sleeps);
 void lp_side_close(side *b);
-/* One after the other: wait for the gate, but not longer than `limit`. */
-void lp_side_enter(side *b, lapse_ns limit, bool polite);
+/* Wait for the gate, but not longer than `limit`; whether it was entered. */
+bool lp_side_enter(side *b, lapse_ns limit);
 void lp_side_leave(side *b);
 int lp_side_fd(const side *b);
 void lp_side_drain(side *b);
-/* From here on note what others schedule; tell them that `at` was scheduled. */
-void lp_side_awake(side *b);
+/* From here on note what others schedule. */
+void lp_side_awake(side *b, const char *database);
+/* The earliest of what was scheduled, for those who sleep longer. */
 void lp_side_tell(side *b, int64_t at);
 /* True when something earlier than `next` was scheduled since lp_side_awake. */
 bool lp_side_sleep(side *b, int64_t next);
@@ -322,10 +329,10 @@ bool lp_side_sleep(side *b, int64_t next);
 /* -- sqlite_checkpoint.c -- */
 
 typedef struct checkpointer checkpointer;
-int lp_checkpointer_open(const char *path, side *b, checkpointer **out);
-void lp_checkpointer_close(checkpointer *c);
-/* After a commit: the log has so many pages. */
-void lp_checkpointer_note(checkpointer *c, int pages, int page_size);
+int lp_checkpointer_open(const char *path, const char *boot, checkpointer **out);
+void lp_checkpointer_close(checkpointer *c); /* NULL is allowed */
+/* After a commit: the log is so long. */
+void lp_checkpointer_note(checkpointer *c, int64_t bytes);
 
 /* -- sqlite.c -- */
 
@@ -333,11 +340,12 @@ typedef struct sqlite_store {
     lp_durable base; /* first */
     session s;
     options options;
+    char *database; /* as SQLite names it: an absolute path */
     side *beside;
     checkpointer *checkpointer;
     int page_size;
-    int sync; /* as SQLite was told: FULL, NORMAL, or unknown */
-    bool reopen;
+    int sync;    /* what SQLite was told last */
+    bool reopen; /* before anything else */
 } sqlite_store;
 
 #endif

@@ -246,7 +246,7 @@ int lp_sqlite_claim(session *s, lp_turn *t)
     return LAPSE_OK;
 }
 
-bool lp_sqlite_any_due(session *s, lp_turn *t)
+bool lp_sqlite_any_due(const lp_turn *t)
 {
     for (size_t i = 0; i < t->want_count; i++)
         if (t->wants[i].most && t->wants[i].next <= t->now)

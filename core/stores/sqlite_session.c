@@ -258,14 +258,19 @@ static bool is_up_to_date(session *s)
     return same;
 }
 
+bool lp_sqlite_reload(session *s)
+{
+    s->known = read_meta(s) && read_queues(s);
+    return s->known;
+}
+
 bool lp_sqlite_begin_turn(session *s, lapse_ns now, lapse_ns wall)
 {
     s->first = INT64_MAX;
     s->changed = false;
     s->need_sync = false;
     if (!is_up_to_date(s)) {
-        s->known = !s->failed && read_meta(s) && read_queues(s);
-        if (!s->known)
+        if (s->failed || !lp_sqlite_reload(s))
             return false;
     }
     return lp_sqlite_anchor(s, now, wall);
@@ -357,7 +362,14 @@ void lp_sqlite_count(session *s, int q, int orders, int dead)
     s->queues[q]->changed = true;
 }
 
-void lp_sqlite_close_session(session *s)
+void lp_sqlite_reset(session *s)
+{
+    for (int i = 0; i < ST_COUNT; i++)
+        if (s->statement[i])
+            sqlite3_reset(s->statement[i]);
+}
+
+void lp_sqlite_free_session(session *s)
 {
     for (int i = 0; i < ST_COUNT; i++) {
         sqlite3_finalize(s->statement[i]);
@@ -372,4 +384,11 @@ void lp_sqlite_close_session(session *s)
     s->queues = s->by_name = NULL;
     s->queue_count = s->queue_room = 0;
     s->known = false;
+}
+
+void lp_sqlite_close_session(session *s)
+{
+    lp_sqlite_free_session(s);
+    sqlite3_close(s->db);
+    s->db = NULL;
 }

@@ -67,8 +67,8 @@ _Static_assert(offsetof(shared, touched) == TOUCHED, "the byte that wakes is unu
 struct side {
     shared *map; /* NULL: there is no file that could be used */
     int fd, notify;
-    int seat; /* -1: none was free */
-    bool inside;
+    int seat; /* -1: it has none */
+    bool sleeps;
     char boot[LP_BOOT_LEN + 4];
     char path[]; /* of the side file */
 };
@@ -184,12 +184,13 @@ static void open_side(side *b, const char *database)
         shut(b);
         return;
     }
-    take_seat(b);
+    if (b->sleeps)
+        take_seat(b);
     if (b->notify >= 0)
         inotify_add_watch(b->notify, b->path, IN_MODIFY);
 }
 
-side *lp_side_open(const char *database, const char *boot)
+side *lp_side_open(const char *database, const char *boot, bool sleeps)
 {
     static const char suffix[] = "-lapse";
     size_t len = strlen(database);
@@ -200,7 +201,8 @@ side *lp_side_open(const char *database, const char *boot)
     memcpy(b->path + len, suffix, sizeof suffix);
     strncpy(b->boot, boot, sizeof b->boot - 1);
     b->fd = b->seat = -1;
-    b->notify = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    b->sleeps = sleeps;
+    b->notify = sleeps ? inotify_init1(IN_NONBLOCK | IN_CLOEXEC) : -1;
     open_side(b, database);
     return b;
 }

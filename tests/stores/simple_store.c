@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "stores/url.h"
 
 enum { ROWS = 4096 };
 enum { FREE, PENDING, HELD, ENDED, DEAD };
@@ -17,16 +18,19 @@ typedef struct row {
     size_t id_len, payload_len;
     unsigned char *payload;
     int64_t generation, fence;
+    int64_t age; /* of its last schedule, reschedule or retry: grows */
     int attempt;
     bool no_more;
     lapse_ns due, at, ended; /* `at`: claimable from then on */
     lapse_reason reason;
+    bool has_error;
     char error[1001];
 } row;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static row rows[ROWS];
-static int64_t last_generation, last_fence;
+static int64_t last_generation, last_fence, last_age;
+static uint64_t dead_dropped;
 static unsigned turns;
 
 typedef struct simple {
@@ -39,6 +43,7 @@ void simple_store_clear(void)
     for (row *r = rows; r < rows + ROWS; r++)
         free(r->payload);
     memset(rows, 0, sizeof rows);
+    dead_dropped = 0;
 }
 
 unsigned simple_store_turns(void)
@@ -100,7 +105,7 @@ static void show(const row *r, lapse_info *out, lapse_ns now, bool unstarted)
                         .generation = r->generation,
                         .attempt = r->attempt,
                         .reason = r->reason,
-                        .error = r->error[0] ? strdup(r->error) : NULL};
+                        .error = r->has_error ? strdup(r->error) : NULL};
     if (r->state == HELD && (unstarted || !is_held(r, now)))
         out->state = LAPSE_STATE_PENDING;
     if (r->payload_len)
@@ -109,11 +114,28 @@ static void show(const row *r, lapse_info *out, lapse_ns now, bool unstarted)
         out->remaining = r->due - now;
 }
 
-static void kill_row(row *r, lapse_reason reason, const char *error, lapse_ns now)
+static row *oldest_dead(void)
 {
+    row *oldest = NULL;
+    for (row *r = rows; r < rows + ROWS; r++)
+        if (r->state == DEAD &&
+            (!oldest || r->ended < oldest->ended ||
+             (r->ended == oldest->ended && r->generation < oldest->generation)))
+            oldest = r;
+    return oldest;
+}
+
+static void kill_row(const simple *s, row *r, lapse_reason reason, const char *error, lapse_ns now)
+{
+    uint64_t most = s->config.max_dead ? s->config.max_dead : 10000;
+    while (count_state(DEAD, NULL) >= most) {
+        oldest_dead()->state = FREE;
+        dead_dropped++;
+    }
     r->state = DEAD;
     r->reason = reason;
     r->ended = now;
+    r->has_error = error != NULL;
     snprintf(r->error, sizeof r->error, "%s", error ? error : "");
 }
 
@@ -129,11 +151,11 @@ static int64_t make_room(const simple *s, lp_job *j, lapse_ns now)
         return LAPSE_OK;
     row *oldest = NULL;
     for (row *r = rows; r < rows + ROWS; r++)
-        if (r->state == PENDING && (!oldest || r->generation < oldest->generation))
+        if (r->state == PENDING && (!oldest || r->age < oldest->age))
             oldest = r;
     if (s->config.overflow == LAPSE_REFUSE || !oldest)
         return lp_fail(LAPSE_EFULL, "%zu orders are pending, which is max_pending", live);
-    kill_row(oldest, LAPSE_REASON_MAXLEN, NULL, now);
+    kill_row(s, oldest, LAPSE_REASON_MAXLEN, NULL, now);
     j->died = true;
     if (j->infos)
         show(oldest, j->infos, now, false);
@@ -166,6 +188,7 @@ static int64_t schedule(const simple *s, lp_job *j, lapse_ns now)
                .id_len = j->id_len,
                .payload_len = j->payload_len,
                .generation = ++last_generation,
+               .age = ++last_age,
                .due = j->due,
                .at = j->due};
     memcpy(r->id, j->id, j->id_len);
@@ -197,6 +220,7 @@ static int64_t cancel(const simple *s, lp_job *j, lapse_ns now)
     if (!r)
         return ended_fate(s, j, now);
     if (counts_as_pending(r, j, now)) {
+        j->of_queue = strdup(r->queue);
         end(s, r, now);
         return LAPSE_FATE_CANCELLED;
     }
@@ -215,6 +239,7 @@ static int64_t reschedule(const simple *s, lp_job *j, lapse_ns now)
     if (r->state == HELD && r->fence == j->unstarted)
         r->attempt--;
     r->state = PENDING;
+    r->age = ++last_age;
     r->due = r->at = j->due;
     return LAPSE_FATE_RESCHEDULED;
 }
@@ -246,7 +271,9 @@ static int64_t requeue(const simple *s, lp_job *j, lapse_ns now)
     dead->generation = ++last_generation;
     dead->attempt = 0;
     dead->reason = LAPSE_REASON_NONE;
-    dead->error[0] = '\0';
+    dead->age = ++last_age;
+    dead->ended = 0;
+    dead->has_error = false;
     dead->due = dead->at = j->due;
     return dead->generation;
 }
@@ -275,10 +302,12 @@ static int64_t settle(const simple *s, lp_job *j, lapse_ns now)
     }
     r->attempt -= !j->counted;
     if (j->op == LP_DIE) {
-        kill_row(r, j->reason, j->error, now);
+        kill_row(s, r, j->reason, j->error, now);
         return 0;
     }
     r->state = PENDING;
+    if (j->counted)
+        r->age = ++last_age;
     r->due = j->due;
     r->at = j->at;
     return 0;
@@ -319,6 +348,7 @@ static int64_t count(const lp_job *j, lapse_ns now)
                              .running = count_state(HELD, j->queue),
                              .kept = count_state(ENDED, j->queue),
                              .dead = count_state(DEAD, j->queue),
+                             .dead_dropped = dead_dropped,
                              .oldest_due = LAPSE_FOREVER};
     for (const row *r = rows; r < rows + ROWS; r++)
         if (r->state == PENDING && r->due <= now && r->due < j->counts->oldest_due &&
@@ -443,11 +473,19 @@ static void serve(const simple *s, lp_turn *t, size_t i, unsigned *pushes, lp_lo
     w->next = r ? r->at : LAPSE_FOREVER;
 }
 
+static void forget_ended(const simple *s, lapse_ns now)
+{
+    for (row *r = rows; r < rows + ROWS; r++)
+        if (r->state == ENDED && now - r->ended > s->config.keep)
+            r->state = FREE;
+}
+
 static int turn(lp_durable *d, lp_turn *t)
 {
     const simple *s = (const simple *)d;
     pthread_mutex_lock(&lock);
     turns++;
+    forget_ended(s, t->now);
     for (size_t i = 0; i < t->job_count; i++)
         answer_job(s, t->jobs[i], t->now);
     unsigned pushes = t->push_most;
@@ -462,8 +500,28 @@ static int turn(lp_durable *d, lp_turn *t)
     return LAPSE_OK;
 }
 
+static int read_option(const lp_url_option *option, lp_store_config *config)
+{
+    if (lp_url_is(option, "max_pending"))
+        return lp_url_number(option, 0, UINT64_MAX, &config->max_pending);
+    if (lp_url_is(option, "max_dead"))
+        return lp_url_number(option, 0, UINT64_MAX, &config->max_dead);
+    if (lp_url_is(option, "keep"))
+        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &config->keep);
+    if (lp_url_is(option, "lease"))
+        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &config->lease);
+    return lp_fail(LAPSE_EURL, "test: has no option %s",
+                   lp_text_quote(option->name, option->name_len));
+}
+
 static int open_simple(lp_store_config *config, lp_durable **out)
 {
+    const char *p = lp_url_query(config->url);
+    for (lp_url_option option; lp_url_next(&p, &option);) {
+        int code = read_option(&option, config);
+        if (code < 0)
+            return code;
+    }
     simple *s = malloc(sizeof *s);
     *s = (simple){.base = {&simple_store}, .config = *config};
     *out = &s->base;
