@@ -152,10 +152,19 @@ static void start(lapse *s, lp_claim *c, lp_side side, lapse_ns now)
     lp_watch_claim(s, c, now);
 }
 
-static void count_death(lapse *s, lapse_reason reason)
+void lp_count_dead(lp_queue *q, lapse_reason reason, uint64_t by)
 {
-    s->totals.dead++;
-    s->totals.dead_by[reason]++;
+    q->dead_total += by;
+    q->dead_by[reason] += by;
+}
+
+/* A store that answers inline counts for its queues itself. */
+static void count_death(lapse *s, lp_queue *q, lapse_reason reason, uint64_t by)
+{
+    s->totals.dead += by;
+    s->totals.dead_by[reason] += by;
+    if (s->driver)
+        lp_count_dead(q, reason, by);
 }
 
 /* A claimed order that must not start. */
@@ -166,7 +175,7 @@ static void bury(lapse *s, lp_claim *c, lapse_reason reason, const char *error, 
     t->r.claim = c;
     t->r.reason = reason;
     t->r.error = error;
-    count_death(s, reason);
+    count_death(s, c->queue, reason, 1);
     lp_queue_refund(c->queue); /* Nothing was started. */
     lp_ask(s, t, now);
     lp_free_claim(s, c);
@@ -370,18 +379,29 @@ static void book(lapse *s, lp_queue *q, int op, lapse_reason reason, bool no_mor
         q->retried += counted ? by : 0;
         return;
     default:
-        s->totals.dead += by;
-        s->totals.dead_by[reason] += by;
+        count_death(s, q, reason, by);
         return;
     }
+}
+
+static void book_job(lapse *s, const lp_job *job, lp_queue *q, uint64_t by)
+{
+    book(s, q, job->op, job->reason, job->no_more, job->counted, by);
 }
 
 void lp_unbook(lapse *s, const lp_job *settlement, lp_queue *q)
 {
     s->totals.stale++;
     if (q)
-        book(s, q, settlement->op, settlement->reason, settlement->no_more, settlement->counted,
-             UINT64_MAX);
+        book_job(s, settlement, q, UINT64_MAX);
+}
+
+void lp_book_cancelled(lapse *s, const lp_job *booked, lp_queue *q)
+{
+    if (q && booked)
+        book_job(s, booked, q, UINT64_MAX);
+    if (q)
+        book(s, q, LP_END, LAPSE_REASON_NONE, true, false, 1);
 }
 
 int lp_settle(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns delay, const char *error,
@@ -401,6 +421,10 @@ int lp_settle(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns delay, cons
     t->r.waits = s->driver && !c->runs_callback && verdict != LAPSE_GIVE_BACK;
     lp_ask(s, t, now);
     bool refused = t->r.answer < 0; /* by a store that others use too */
+    if (t->r.answer == 1) {         /* Cancelled by one of them: it ended instead. */
+        end(&t->r);
+        c->no_more = true;
+    }
     if (!c->lost && !refused)
         book(s, c->queue, (int)t->r.op, t->r.reason, c->no_more, t->r.counted, 1);
     s->totals.stale += !fresh || refused;
@@ -639,12 +663,12 @@ static size_t run_due(lapse *s, lapse_ns until, size_t max, const sigset_t *mask
 /* Under a manual clock the driver does now what it has to: whether it found something. */
 static bool look_again(lapse *s)
 {
-    if (!s->driver)
+    if (!s->driver || s->driver->ready)
         return false;
     lp_driver_looked(s->driver);
     if (s->options.clock)
         lp_driver_settle(s);
-    return s->options.clock && s->store->ops->next(s->store, LP_PUSH) == 0;
+    return s->options.clock && s->driver->ready;
 }
 
 int lp_end_look(lapse *s)

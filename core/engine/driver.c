@@ -245,7 +245,7 @@ static void plan_group(lp_driver *d, unsigned demand)
 static void plan_rated(lp_driver *d, lp_queue *q, unsigned demand, lapse_ns now)
 {
     lp_plan *p = &d->plan;
-    lapse_ns late = d->push_next < now ? now - d->push_next : 0;
+    lapse_ns late = q->next_due && q->next_due < now ? now - q->next_due : 0;
     bool newest;
     unsigned most = lp_queue_plan(q, late, demand, now, &newest);
     p->names[p->name_count] = q->name;
@@ -530,6 +530,8 @@ static void end_settlement(lp_driver *d, lp_loan *l)
 {
     l->settling = false;
     l->settled = true;
+    if (l->settlement.answer == 1 && l->booked)
+        lp_book_cancelled(d->s, &l->settlement, lp_driver_queue(d, l->queue));
     if (l->settlement.answer < 0 && l->booked)
         lp_unbook(d->s, &l->settlement, lp_driver_queue(d, l->queue));
     free_texts(&l->settlement);
@@ -596,6 +598,11 @@ static void pass_on_loans(lp_driver *d, lp_loan *loans, lapse_ns now)
     bool pushed = false;
     for (lp_loan *l = loans, *next; l; l = next) {
         next = l->next;
+        if (l->ended) {
+            lp_book_cancelled(d->s, NULL, lp_driver_queue(d, l->queue));
+            free(l);
+            continue;
+        }
         l->claimed_at = now;
         l->lease_end = lp_add_ns(now, d->s->options.lease);
         l->renew_at = lp_add_ns(now, lease_third(d));
@@ -636,6 +643,8 @@ static void note_next(lp_driver *d, lapse_ns now)
             d->take_next = earlier(d->take_next, next);
             continue;
         }
+        if (p->who[i].queue)
+            p->who[i].queue->next_due = next;
         if (p->who[i].queue && next < LAPSE_FOREVER) {
             (void)lp_queue_open(p->who[i].queue, now);
             lapse_ns opens = lp_queue_opens_at(p->who[i].queue);
@@ -758,12 +767,12 @@ static bool wants_orders(const lp_driver *d)
 }
 
 /* The next instant at which there is something to do without being told; INT64_MIN: now. */
-static lapse_ns next_thing(const lp_driver *d, lapse_ns now)
+static lapse_ns next_thing(const lp_driver *d)
 {
     if (d->inbox || d->again || d->dirty || (d->s->stopped && (d->ready || d->takes)))
         return INT64_MIN;
     lapse_ns next = earlier(next_renewal(d), next_give_back(d));
-    if (push_demand(d) > 0 || d->push_next > now)
+    if (push_demand(d) > 0)
         next = earlier(next, d->push_next);
     if (d->takes)
         next = earlier(next, d->take_next);
@@ -837,7 +846,7 @@ static void *run(void *arg)
         give_back_idle(d, now);
         if (s->stopped)
             refuse_takes(d);
-        lapse_ns at = next_thing(d, now);
+        lapse_ns at = next_thing(d);
         if (at > now || pause_left(d) > 0)
             rest(d, at, now);
         else if (plan_turn(d, now))

@@ -171,8 +171,10 @@ static void copy_answer(lapse *s, lp_request *r, lp_call *c)
     if (r->op == LP_CANCEL && r->answer == LAPSE_FATE_RUNNING)
         r->claim = lp_find_held(s, c->job.running_fence);
     lp_queue *q = c->job.of_queue ? lp_driver_queue(s->driver, c->job.of_queue) : NULL;
-    if (q)
+    if (q && r->op == LP_CANCEL)
         q->cancelled++;
+    if (q && r->died)
+        lp_count_dead(q, LAPSE_REASON_MAXLEN, 1);
     if (r->op == LP_SCHEDULE)
         supersede(s, r);
 }
@@ -348,7 +350,7 @@ static void settle(lapse *s, lp_request *r, lapse_ns now)
         post_settlement(s, r, now);
         if (r->waits)
             r->answer = await_settlement(s, l);
-        if (r->answer < 0 && r->died) {
+        if (r->answer != LAPSE_OK && r->died) {
             lapse_info_free(r->info);
             r->died = false;
         }
@@ -653,7 +655,8 @@ void lp_driver_waited_for(lp_driver *d)
 
 void lp_driver_looked(lp_driver *d)
 {
-    if (d->host_wants || d->ready || (d->has_waited && !d->host_loops))
+    bool only_waits = d->has_waited && !d->host_loops && !d->s->options.clock;
+    if (d->host_wants || d->ready || only_waits)
         return;
     d->host_wants = true;
     lp_driver_poke(d);

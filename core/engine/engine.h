@@ -177,6 +177,10 @@ int lp_settle(lapse *s, lp_claim *claim, lapse_verdict verdict, lapse_ns delay, 
 struct lp_job;
 void lp_unbook(lapse *s, const struct lp_job *settlement, lp_queue *q);
 
+/* It was cancelled by another scheduler while it was held: what was booked, if anything was,
+ * is that it ended so. Under the lock. */
+void lp_book_cancelled(lapse *s, const struct lp_job *booked, lp_queue *q);
+
 /* After a look for due callbacks that found none. LP_CLAIM_NONE; or LP_CLAIM_MORE: the
  * driver has found some since. Under the lock, which it may drop meanwhile. */
 int lp_end_look(lapse *s);
@@ -205,6 +209,9 @@ bool lp_in_callback(const lapse *s);
 
 /* The held claim of an order that runs a callback, or NULL. Under the lock. */
 lp_claim *lp_find_callback(const lapse *s, const char *id, size_t len, int64_t generation);
+
+/* One more dead letter of a queue of a durable store (`by` -1: one less). */
+void lp_count_dead(lp_queue *q, lapse_reason reason, uint64_t by);
 
 /* After how many deliveries an order is a dead letter. */
 int lp_attempts(const lp_claim *claim);

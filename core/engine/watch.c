@@ -94,6 +94,8 @@ static bool lose(lapse *s, lp_claim *c, lapse_ns now, lp_task *t)
     } else if (t->r.reason) {
         s->totals.dead++;
         s->totals.dead_by[LAPSE_REASON_LOST]++;
+        if (s->driver)
+            lp_count_dead(c->queue, LAPSE_REASON_LOST, 1);
     } else {
         s->totals.retried++;
         c->queue->retried++;

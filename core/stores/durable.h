@@ -70,7 +70,7 @@ typedef struct lp_job {
     int64_t answer;
     char *detail;
     bool replaced, died;
-    char *of_queue;        /* LP_CANCEL answered LAPSE_FATE_CANCELLED: the order's queue, from
+    char *of_queue;        /* of the order that LP_CANCEL has cancelled, or that `died`: from
                               malloc; NULL without memory */
     int64_t running_fence; /* LP_CANCEL answered LAPSE_FATE_RUNNING: who holds it */
 
@@ -87,6 +87,8 @@ typedef struct lp_loan {
     int64_t row, fence, generation;
     int attempt;     /* this delivery counted */
     lapse_ns due;    /* scheduler's clock */
+    bool ended;      /* cancelled while it was held, and its lease has ended: the store has ended
+                        it. Only told; does not count as claimed */
     const char *bad; /* a fixed text: why the row cannot be delivered; NULL: it can */
     const char *id, *queue;
     const void *payload; /* NULL when empty */

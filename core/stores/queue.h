@@ -28,6 +28,7 @@ typedef struct lp_queue {
     lapse_ns refilled;
     unsigned turn;     /* starts while there is a backlog */
     bool turn_counted; /* the last one was */
+    lapse_ns next_due; /* of a durable store: its next order, as of the last look */
 
     uint64_t pending, running, dead;
     uint64_t started, done, failed, retried, cancelled, dead_total, dead_by[6];

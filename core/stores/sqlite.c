@@ -90,14 +90,15 @@ static void undo_answer(lp_job *j)
         *j->infos = (lapse_info){0};
     }
     free(j->detail);
-    j->detail = NULL;
+    free(j->of_queue);
+    j->detail = j->of_queue = NULL;
     j->answer = 0;
     j->died = j->replaced = false;
 }
 
 static void answer_job(session *s, lp_job *j)
 {
-    j->detail = NULL;
+    j->detail = j->of_queue = NULL;
     j->died = j->replaced = false;
     if (walks(j))
         j->row = (int64_t)*j->cursor;
@@ -206,7 +207,7 @@ static int commit(session *s)
 static int write_all(sqlite_store *d, lp_turn *t, int how)
 {
     session *s = &d->s;
-    if (!lp_sqlite_begin_turn(s, t->now, t->wall) || !lp_sqlite_sweep(s) || !answer_all(s, t, how))
+    if (!lp_sqlite_begin_turn(s, t->now, t->wall) || !lp_sqlite_sweep(s, &t->loans) || !answer_all(s, t, how))
         return lp_sqlite_error(s);
     int code = lp_sqlite_claim(s, t);
     if (code < 0)

@@ -207,6 +207,8 @@ void lp_sqlite_reset(session *s);  /* no statement stands at a row any more */
 void lp_sqlite_free_session(session *s);
 void lp_sqlite_close_session(session *s); /* and its connection */
 
+/* Its name, for whoever frees it; NULL without memory. */
+char *lp_sqlite_queue_name(const session *s, int q);
 /* The number of a queue, or -1; and made if need be (below 0: lp_fail or `failed`). */
 int lp_sqlite_queue(const session *s, const char *name);
 int lp_sqlite_make_queue(session *s, const char *name);
@@ -234,7 +236,7 @@ key lp_sqlite_key(const char *id, size_t len);
 /* The id again: its length, at most LAPSE_ID_MAX, or 0 when it cannot be one. `out` has room
  * for LAPSE_ID_MAX + 1. */
 size_t lp_sqlite_id(const void *bytes, int len, char *out);
-uint32_t lp_sqlite_crc(const key *k, int queue, const void *payload, size_t len);
+uint32_t lp_sqlite_crc(const key *k, int q, const void *payload, size_t len);
 
 /* What of an order's row is looked at most. */
 typedef struct row {
@@ -263,8 +265,9 @@ bool lp_sqlite_die(session *s, const row *r, int attempt, lapse_reason reason, c
 bool lp_sqlite_wait(session *s, const row *r, int64_t at, int64_t due, int attempt);
 /* Of what ended, nothing of this id is its newest any more. */
 bool lp_sqlite_supersede(session *s, const key *k);
-/* End what was cancelled while held and whose lease is over; forget what ended long ago. */
-bool lp_sqlite_sweep(session *s);
+/* End what was cancelled while held and whose lease is over, with a loan that tells of each
+ * unless `told` is NULL; forget what ended long ago. */
+bool lp_sqlite_sweep(session *s, lp_loan **told);
 
 /* -- sqlite_change.c, sqlite_claim.c, sqlite_look.c: the requests -- */
 

@@ -3,6 +3,7 @@
  * The same requests as the store's, in a savepoint of the application's transaction or, when
  * there is none, in one of their own. What the store would know of the tables is read anew in
  * every call: nothing is kept of a connection that is not ours. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -18,7 +19,7 @@ static int64_t ask_inside(session *s, lp_job *j, request ask)
     int code = lp_sqlite_schema(s);
     if (code < 0)
         return code;
-    if (!lp_sqlite_begin_turn(s, s->config.now, s->config.wall) || !lp_sqlite_sweep(s))
+    if (!lp_sqlite_begin_turn(s, s->config.now, s->config.wall) || !lp_sqlite_sweep(s, NULL))
         return lp_sqlite_error(s);
     int64_t answer = ask(s, j);
     if (answer < 0)
@@ -50,6 +51,7 @@ static int64_t ask_database(sqlite3 *db, lapse_ns now, lp_job *j, request ask)
     lp_sqlite_read_boot(&s);
     int64_t answer = ask_session(&s, j, ask);
     lp_sqlite_free_session(&s);
+    free(j->of_queue);
     return answer;
 }
 

@@ -49,7 +49,10 @@ static int kill_oldest(session *s, lp_job *j)
     row oldest = lp_sqlite_read_row(st);
     sqlite3_reset(st);
     j->died = lp_sqlite_die(s, &oldest, oldest.attempt, LAPSE_REASON_MAXLEN, NULL, j->infos);
-    return j->died ? LAPSE_OK : lp_sqlite_error(s);
+    if (!j->died)
+        return lp_sqlite_error(s);
+    j->of_queue = lp_sqlite_queue_name(s, oldest.queue);
+    return LAPSE_OK;
 }
 
 static int make_room(session *s, lp_job *j)
@@ -67,7 +70,7 @@ static void note(session *s, int64_t at)
 }
 
 /* Insert; its generation, 0 when the id is there already, or an error. */
-static int64_t insert(session *s, const lp_job *j, const key *k, int queue)
+static int64_t insert(session *s, const lp_job *j, const key *k, int q)
 {
     sqlite3_stmt *st = lp_sqlite_use(s, ST_ORDER_ADD);
     if (!st)
@@ -76,8 +79,8 @@ static int64_t insert(session *s, const lp_job *j, const key *k, int queue)
     sqlite3_bind_int64(st, 1, s->meta.seq + 1);
     sqlite3_bind_blob(st, 2, k->bytes, k->len, SQLITE_STATIC);
     sqlite3_bind_int64(st, 3, at);
-    sqlite3_bind_int(st, 4, queue);
-    sqlite3_bind_int(st, 5, (int32_t)lp_sqlite_crc(k, queue, j->payload, j->payload_len));
+    sqlite3_bind_int(st, 4, q);
+    sqlite3_bind_int(st, 5, (int32_t)lp_sqlite_crc(k, q, j->payload, j->payload_len));
     if (j->payload_len)
         sqlite3_bind_blob64(st, 6, j->payload, j->payload_len, SQLITE_STATIC);
     else
@@ -86,7 +89,7 @@ static int64_t insert(session *s, const lp_job *j, const key *k, int queue)
         return lp_sqlite_error(s);
     if (sqlite3_changes(s->db) == 0)
         return 0;
-    lp_sqlite_count(s, queue, 1, 0);
+    lp_sqlite_count(s, q, 1, 0);
     note(s, at);
     return ++s->meta.seq;
 }
@@ -97,12 +100,12 @@ static int64_t accept_order(session *s, lp_job *j, const key *k, const row *old)
     int code = old ? LAPSE_OK : make_room(s, j);
     if (code < 0)
         return code;
-    int queue = lp_sqlite_make_queue(s, j->queue ? j->queue : "");
-    if (queue < 0)
-        return s->failed ? lp_sqlite_error(s) : queue;
+    int q = lp_sqlite_make_queue(s, j->queue ? j->queue : "");
+    if (q < 0)
+        return s->failed ? lp_sqlite_error(s) : q;
     if (old && !lp_sqlite_delete(s, old))
         return lp_sqlite_error(s);
-    int64_t generation = insert(s, j, k, queue);
+    int64_t generation = insert(s, j, k, q);
     if (generation > 0 && !lp_sqlite_supersede(s, k))
         return lp_sqlite_error(s);
     return generation;
@@ -111,9 +114,9 @@ static int64_t accept_order(session *s, lp_job *j, const key *k, const row *old)
 int64_t lp_sqlite_schedule(session *s, lp_job *j)
 {
     key k = lp_sqlite_key(j->id, j->id_len);
-    int queue = lp_sqlite_queue(s, j->queue ? j->queue : "");
-    if (queue >= 0 && !is_full(s)) { /* Nearly always the id is new. */
-        int64_t generation = insert(s, j, &k, queue);
+    int q = lp_sqlite_queue(s, j->queue ? j->queue : "");
+    if (q >= 0 && !is_full(s)) { /* Nearly always the id is new. */
+        int64_t generation = insert(s, j, &k, q);
         if (generation > 0 && !lp_sqlite_supersede(s, &k))
             return lp_sqlite_error(s);
         if (generation != 0)
@@ -195,7 +198,10 @@ int64_t lp_sqlite_cancel(session *s, lp_job *j)
         return code < 0 ? code : fate;
     if (!waits(s, &r, j))
         return cancel_held(s, j, &r);
-    return lp_sqlite_end(s, &r) ? LAPSE_FATE_CANCELLED : lp_sqlite_error(s);
+    if (!lp_sqlite_end(s, &r))
+        return lp_sqlite_error(s);
+    j->of_queue = lp_sqlite_queue_name(s, r.queue);
+    return LAPSE_FATE_CANCELLED;
 }
 
 int64_t lp_sqlite_reschedule(session *s, lp_job *j)

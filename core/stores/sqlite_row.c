@@ -1,4 +1,5 @@
 /* sqlite_row.c - an order's row: its id, its checksum, and the places it moves between. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -96,11 +97,11 @@ static uint32_t crc_of(uint32_t crc, const unsigned char *at, size_t len)
     return crc;
 }
 
-uint32_t lp_sqlite_crc(const key *k, int queue, const void *payload, size_t len)
+uint32_t lp_sqlite_crc(const key *k, int q, const void *payload, size_t len)
 {
-    unsigned char number[5] = {(unsigned char)k->len, (unsigned char)queue,
-                               (unsigned char)(queue >> 8), (unsigned char)(queue >> 16),
-                               (unsigned char)(queue >> 24)};
+    unsigned char number[5] = {(unsigned char)k->len, (unsigned char)q,
+                               (unsigned char)(q >> 8), (unsigned char)(q >> 16),
+                               (unsigned char)(q >> 24)};
     uint32_t crc = crc_of(UINT32_MAX, number, sizeof number);
     crc = crc_of(crc, k->bytes, (size_t)k->len);
     return ~crc_of(crc, payload, len);
@@ -123,10 +124,10 @@ static bool matches(sqlite3_stmt *st)
 const char *lp_sqlite_flaw(const session *s, sqlite3_stmt *st)
 {
     char id[LAPSE_ID_MAX + 1];
-    int queue = sqlite3_column_int(st, COL_QUEUE);
+    int q = sqlite3_column_int(st, COL_QUEUE);
     if (!lp_sqlite_id(sqlite3_column_blob(st, COL_ID), sqlite3_column_bytes(st, COL_ID), id))
         return "its id was damaged in the database";
-    if (queue < 0 || (size_t)queue >= s->queue_count)
+    if (q < 0 || (size_t)q >= s->queue_count)
         return "its queue was damaged in the database";
     if (!matches(st))
         return "its row was damaged in the database: the checksum does not match";
@@ -300,7 +301,25 @@ bool lp_sqlite_supersede(session *s, const key *k)
     return lp_sqlite_run(s, st);
 }
 
-static bool end_what_is_over(session *s)
+/* A loan that only tells of an end. */
+static bool tell(session *s, sqlite3_stmt *st, lp_loan **told)
+{
+    char id[LAPSE_ID_MAX + 1];
+    char *name = lp_sqlite_queue_name(s, sqlite3_column_int(st, COL_QUEUE));
+    size_t len = lp_sqlite_id(sqlite3_column_blob(st, COL_ID), sqlite3_column_bytes(st, COL_ID), id);
+    lp_loan *l = lp_loan_make(id, len, name ? name : "", NULL, 0);
+    free(name);
+    if (!l) {
+        s->failed = SQLITE_NOMEM;
+        return false;
+    }
+    l->ended = true;
+    l->next = *told;
+    *told = l;
+    return true;
+}
+
+static bool end_what_is_over(session *s, lp_loan **told)
 {
     for (;;) {
         sqlite3_stmt *st = lp_sqlite_use(s, ST_OVER);
@@ -310,6 +329,8 @@ static bool end_what_is_over(session *s)
         if (!lp_sqlite_row(s, st))
             return !s->failed;
         row r = lp_sqlite_read_row(st);
+        if (told && !tell(s, st, told))
+            return false;
         sqlite3_reset(st);
         if (!lp_sqlite_end(s, &r))
             return false;
@@ -332,10 +353,10 @@ static bool forget_oldest(session *s, bool *was_one)
     return run_on(s, ST_ENDED_FORGET, seq);
 }
 
-bool lp_sqlite_sweep(session *s)
+bool lp_sqlite_sweep(session *s, lp_loan **told)
 {
     enum { MOST = 1024 }; /* in one turn: more than can end in one */
-    if (!end_what_is_over(s))
+    if (!end_what_is_over(s, told))
         return false;
     bool more = s->meta.ended > 0;
     for (int i = 0; more && i < MOST; i++)

@@ -324,6 +324,11 @@ int lp_sqlite_queue(const session *s, const char *name)
     return find_name(s, name, &place);
 }
 
+char *lp_sqlite_queue_name(const session *s, int q)
+{
+    return q >= 0 && (size_t)q < s->queue_count ? strdup(s->queues[q]->name) : NULL;
+}
+
 int lp_sqlite_make_queue(session *s, const char *name)
 {
     size_t place, len = strlen(name);

@@ -118,9 +118,8 @@ static row *oldest_dead(void)
 {
     row *oldest = NULL;
     for (row *r = rows; r < rows + ROWS; r++)
-        if (r->state == DEAD &&
-            (!oldest || r->ended < oldest->ended ||
-             (r->ended == oldest->ended && r->generation < oldest->generation)))
+        if (r->state == DEAD && (!oldest || r->ended < oldest->ended ||
+                                 (r->ended == oldest->ended && r->generation < oldest->generation)))
             oldest = r;
     return oldest;
 }
@@ -452,6 +451,21 @@ static lp_loan *lend(row *r, size_t want, const lp_turn *t)
     return l;
 }
 
+static void append_loan(lp_loan ***end_of_loans, lp_loan *l)
+{
+    **end_of_loans = l;
+    *end_of_loans = &l->next;
+}
+
+/* Cancelled while it was held, and its lease has ended. */
+static lp_loan *tell_ended(const row *r, size_t want)
+{
+    lp_loan *l = lp_loan_make(r->id, r->id_len, r->queue, NULL, 0);
+    l->want = want;
+    l->ended = true;
+    return l;
+}
+
 static void serve(const simple *s, lp_turn *t, size_t i, unsigned *pushes, lp_loan ***end_of_loans)
 {
     lp_want *w = &t->wants[i];
@@ -461,11 +475,11 @@ static void serve(const simple *s, lp_turn *t, size_t i, unsigned *pushes, lp_lo
         if (!r || r->at > t->now)
             break;
         if (r->state == HELD && r->no_more) {
+            append_loan(end_of_loans, tell_ended(r, i));
             end(s, r, t->now);
             continue;
         }
-        **end_of_loans = lend(r, i, t);
-        *end_of_loans = &(**end_of_loans)->next;
+        append_loan(end_of_loans, lend(r, i, t));
         *pushes -= w->pushed;
         n++;
     }
