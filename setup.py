@@ -27,7 +27,8 @@ def version():
 
 # The same rule as in core/CMakeLists.txt.
 CORE = [f"core/{folder}/*.c" for folder in ("base", "timer", "stores", "engine")]
-SOURCES = sorted(path for rule in (*CORE, "bindings/python/*.c") for path in glob(rule))
+RULES = (*CORE, "bindings/python/*.c", "tools/lapse/*.c")
+SOURCES = sorted({path for rule in RULES for path in glob(rule)} - {"tools/lapse/main.c"})
 
 # A free-threaded interpreter has no stable ABI; all others share one binary.
 STABLE_ABI = not sysconfig.get_config_var("Py_GIL_DISABLED")
@@ -43,8 +44,8 @@ setup(
         Extension(
             "lapse._lapse",
             sources=SOURCES,
-            depends=sorted(glob("core/**/*.h", recursive=True) + glob("bindings/python/*.h")),
-            include_dirs=["core/include", "core"],
+            depends=sorted(glob("core/**/*.h", recursive=True) + glob("bindings/python/*.h") + glob("tools/lapse/*.h")),
+            include_dirs=["core/include", "core", "tools"],
             define_macros=macros,
             extra_compile_args=["-std=gnu11", "-fvisibility=hidden"],
             libraries=["pthread"],

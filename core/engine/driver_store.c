@@ -540,14 +540,25 @@ static void ask_counts(lapse *s, const lp_queue *q, lp_counts *out)
     lp_driver_free_call(c);
 }
 
-/* What is ready counts as pending. */
+static bool is_of(const lp_queue *q, const char *name)
+{
+    return !q || strcmp(q->name, name) == 0;
+}
+
+/* What is ready counts as pending; what runs though its id was scheduled anew, as running. */
 static void correct(const lp_driver *d, const lp_queue *q, lp_counts *out)
 {
-    for (const lp_loan *l = d->ready; l; l = l->after)
-        if ((!q || strcmp(q->name, l->queue) == 0) && out->running) {
-            out->running--;
-            out->pending++;
-        }
+    for (const lp_loan *l = d->ready; l; l = l->after) {
+        if (!is_of(q, l->queue))
+            continue;
+        out->running -= out->running > 0;
+        out->pending++;
+        if (l->due < out->oldest_due)
+            out->oldest_due = l->due;
+    }
+    for (unsigned i = 0; d->s->held_count && i < LP_HELD_BUCKETS; i++)
+        for (const lp_claim *c = d->s->held[i]; c; c = c->next)
+            out->running += c->superseded && !c->lost && is_of(q, c->queue->name);
 }
 
 static void count(lp_store *store, lp_counts *out)

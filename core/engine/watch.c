@@ -61,6 +61,10 @@ static bool lose_quietly(lapse *s, lp_claim *c)
 {
     c->lost = true;
     s->totals.lost++;
+    if (c->superseded) { /* Nobody else will count it. */
+        *(c->no_more ? &s->totals.cancelled : &s->totals.done) += 1;
+        *(c->no_more ? &c->queue->cancelled : &c->queue->done) += 1;
+    }
     return true;
 }
 

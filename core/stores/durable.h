@@ -88,7 +88,8 @@ typedef struct lp_loan {
     int attempt;     /* this delivery counted */
     lapse_ns due;    /* scheduler's clock */
     bool ended;      /* cancelled while it was held, and its lease has ended: the store has ended
-                        it. Only told; does not count as claimed */
+                        it, whoever looked first. Only told, without a want; does not count as
+                        claimed */
     const char *bad; /* a fixed text: why the row cannot be delivered; NULL: it can */
     const char *id, *queue;
     const void *payload; /* NULL when empty */

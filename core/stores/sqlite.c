@@ -237,6 +237,7 @@ static int write_once(sqlite_store *d, lp_turn *t, int how)
     if (code == LAPSE_OK)
         code = write_all(d, t, how);
     if (code < 0) {
+        s->lost = is_lost(s);
         roll_back(s);
         undo_turn(s, t, dead_dropped);
     }
@@ -251,7 +252,7 @@ static int write_turn(sqlite_store *d, lp_turn *t, int how)
     int code = write_once(d, t, how);
     if (code < 0 && s->need_sync && !s->failed)
         code = write_once(d, t, how |= DURABLY);
-    bool again = code < 0 && s->failed && !is_lost(s) && t->job_count > 0;
+    bool again = code < 0 && s->failed && !s->lost && t->job_count > 0;
     if (again && !(how & CAREFULLY)) {
         code = write_once(d, t, how | CAREFULLY);
         if (code < 0 && s->need_sync && !s->failed)
@@ -318,9 +319,8 @@ static int ensure_open(sqlite_store *d)
     return check_place(d);
 }
 
-static int turn(lp_durable *durable, lp_turn *t)
+static int take_turn(sqlite_store *d, lp_turn *t)
 {
-    sqlite_store *d = (sqlite_store *)durable;
     bool writes = false, promises = false;
     t->loans = NULL;
     for (size_t i = 0; i < t->job_count; i++) {
@@ -337,6 +337,15 @@ static int turn(lp_durable *durable, lp_turn *t)
             return code;
     }
     return write_turn(d, t, promises ? DURABLY : 0);
+}
+
+static int turn(lp_durable *durable, lp_turn *t)
+{
+    sqlite_store *d = (sqlite_store *)durable;
+    pthread_mutex_lock(&d->guard.busy);
+    int code = take_turn(d, t);
+    pthread_mutex_unlock(&d->guard.busy);
+    return code;
 }
 
 static int note_log(void *store, sqlite3 *db, const char *name, int pages)
@@ -391,15 +400,33 @@ static int open_session(sqlite_store *d)
     return set_up_tables(d);
 }
 
-static void close_store(lp_durable *durable)
+/* In a child, whose parent's it is. */
+static void let_go(void *store)
 {
-    sqlite_store *d = (sqlite_store *)durable;
+    sqlite_store *d = store;
+    lp_sqlite_abandon(d->s.db);
+    d->s.db = NULL;
+    if (d->beside)
+        lp_side_abandon(d->beside);
+}
+
+static void free_store(sqlite_store *d)
+{
     lp_checkpointer_close(d->checkpointer);
+    lp_guard_remove(&d->guard);
     lp_sqlite_close_session(&d->s);
     lp_side_close(d->beside);
     free(d->database);
     free(d->options.path);
     free(d);
+}
+
+static void close_store(lp_durable *durable)
+{
+    if (lp_guard_enter() < 0)
+        return; /* It was entered to open it: this cannot be. */
+    free_store((sqlite_store *)durable);
+    lp_guard_leave();
 }
 
 static int open_beside(sqlite_store *d)
@@ -416,12 +443,13 @@ static int open_beside(sqlite_store *d)
     return code;
 }
 
-static int open_store(lp_store_config *config, lp_durable **out)
+static int open_guarded(lp_store_config *config, lp_durable **out)
 {
     sqlite_store *d = calloc(1, sizeof *d);
     if (!d)
         return lp_fail_memory();
     d->base.ops = &lp_sqlite_store;
+    lp_guard_add(&d->guard, d, let_go);
     int code = lp_sqlite_read_url(config, &d->options);
     d->s.config = *config;
     lp_sqlite_read_boot(&d->s);
@@ -430,13 +458,23 @@ static int open_store(lp_store_config *config, lp_durable **out)
     if (code == LAPSE_OK)
         code = open_beside(d);
     if (code < 0) {
-        close_store(&d->base);
+        free_store(d);
         return code;
     }
     config->keep = d->s.meta.keep * 1000000;
     d->s.config.url = NULL; /* the caller's */
     *out = &d->base;
     return LAPSE_OK;
+}
+
+static int open_store(lp_store_config *config, lp_durable **out)
+{
+    int code = lp_guard_enter();
+    if (code < 0)
+        return code;
+    code = open_guarded(config, out);
+    lp_guard_leave();
+    return code;
 }
 
 static int hint_fd(lp_durable *d)

@@ -170,6 +170,7 @@ typedef struct session {
     bool durable;    /* what it writes is safe when it returns */
     bool need_sync;  /* it should have been that */
     bool changed;    /* it has written something */
+    bool lost;       /* it failed as a whole, not by one job */
     int failed;      /* what SQLite said when something failed, or 0 */
     int64_t now;     /* store's clock */
     lapse_ns now_ns; /* scheduler's */
@@ -303,12 +304,12 @@ const char *lp_sqlite_shared_fs(unsigned long type);
 
 /* -- sqlite_url.c -- */
 
-typedef struct options {
+typedef struct settings {
     char *path;
     lapse_ns poll, busy;
     bool keep_given;
-} options;
-int lp_sqlite_read_url(lp_store_config *config, options *out); /* `path` from malloc */
+} settings;
+int lp_sqlite_read_url(lp_store_config *config, settings *out); /* `path` from malloc */
 
 /* -- sqlite_side.c: the file beside, through which processes agree -- */
 
@@ -329,6 +330,28 @@ void lp_side_tell(side *b, int64_t at);
 /* True when something earlier than `next` was scheduled since lp_side_awake. */
 bool lp_side_sleep(side *b, int64_t next);
 
+/* In a child, of its parent's: nothing is told to the others. */
+void lp_side_abandon(side *b);
+
+/* -- sqlite_fork.c -- */
+
+/* A connection that fork() must not meet in a transaction: its thread holds `busy` meanwhile. */
+typedef struct guarded {
+    pthread_mutex_t busy;
+    void *owner; /* NULL: not guarded */
+    void (*let_go)(void *owner); /* called in a child */
+    struct guarded *next, *before;
+} guarded;
+
+/* Around opening and closing connections; entering closes what was inherited. */
+int lp_guard_enter(void);
+void lp_guard_leave(void);
+/* Inside of these: */
+void lp_guard_add(guarded *g, void *owner, void (*let_go)(void *owner));
+void lp_guard_remove(guarded *g);
+/* Close an idle connection of the parent's. */
+void lp_sqlite_abandon(sqlite3 *db);
+
 /* -- sqlite_checkpoint.c -- */
 
 typedef struct checkpointer checkpointer;
@@ -342,8 +365,9 @@ void lp_checkpointer_note(checkpointer *c, int64_t bytes);
 typedef struct sqlite_store {
     lp_durable base; /* first */
     session s;
-    options options;
+    settings options;
     char *database; /* as SQLite names it: an absolute path */
+    guarded guard;
     side *beside;
     checkpointer *checkpointer;
     int page_size;

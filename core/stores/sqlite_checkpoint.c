@@ -20,6 +20,8 @@ struct checkpointer {
     pthread_cond_t change;
     bool wanted, quit; /* under lock */
     int64_t next;      /* under lock: the size from which on it is wanted */
+    guarded guard;
+    sqlite3 *db; /* while guarded */
     char boot[LP_BOOT_LEN + 1];
     char path[];
 };
@@ -61,7 +63,6 @@ static void checkpoint(const checkpointer *c, sqlite3 *db)
 static void *run(void *arg)
 {
     checkpointer *c = arg;
-    sqlite3 *db = NULL;
     pthread_mutex_lock(&c->lock);
     for (;;) {
         while (!c->wanted && !c->quit)
@@ -69,16 +70,25 @@ static void *run(void *arg)
         if (c->quit)
             break;
         pthread_mutex_unlock(&c->lock);
-        if (!db)
-            db = connect(c->path);
-        if (db)
-            checkpoint(c, db);
+        pthread_mutex_lock(&c->guard.busy);
+        if (!c->db)
+            c->db = connect(c->path);
+        if (c->db)
+            checkpoint(c, c->db);
+        pthread_mutex_unlock(&c->guard.busy);
         pthread_mutex_lock(&c->lock);
         c->wanted = false;
     }
     pthread_mutex_unlock(&c->lock);
-    sqlite3_close(db);
     return NULL;
+}
+
+/* In a child, whose parent's it is. */
+static void let_go(void *checkpointer_)
+{
+    checkpointer *c = checkpointer_;
+    lp_sqlite_abandon(c->db);
+    c->db = NULL;
 }
 
 int lp_checkpointer_open(const char *path, const char *boot, checkpointer **out)
@@ -91,12 +101,14 @@ int lp_checkpointer_open(const char *path, const char *boot, checkpointer **out)
     c->next = GROWN;
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->change, NULL);
+    lp_guard_add(&c->guard, c, let_go);
     sigset_t all, mask;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &mask);
     int number = pthread_create(&c->thread, NULL, run, c);
     pthread_sigmask(SIG_SETMASK, &mask, NULL);
     if (number) {
+        lp_guard_remove(&c->guard);
         free(c);
         return lp_fail_system("pthread_create", number);
     }
@@ -113,6 +125,8 @@ void lp_checkpointer_close(checkpointer *c)
     pthread_cond_signal(&c->change);
     pthread_mutex_unlock(&c->lock);
     pthread_join(c->thread, NULL);
+    lp_guard_remove(&c->guard);
+    sqlite3_close(c->db);
     pthread_cond_destroy(&c->change);
     pthread_mutex_destroy(&c->lock);
     free(c);

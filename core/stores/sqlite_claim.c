@@ -262,7 +262,8 @@ static int stale(const lp_job *j)
                    (long long)j->fence);
 }
 
-/* The row of a claim that is held: 1, 0 when it is not, or an error. */
+/* The row of a claim: 1, 0 when another has it or nobody, or an error. A claim whose lease
+ * ended still has its row as long as nobody else claimed it. */
 static int find_claim(session *s, const lp_job *j, row *out)
 {
     sqlite3_stmt *st = lp_sqlite_use(s, ST_ORDER_BY_SEQ);
@@ -275,7 +276,7 @@ static int find_claim(session *s, const lp_job *j, row *out)
     sqlite3_reset(st);
     if (s->failed)
         return lp_sqlite_error(s);
-    return found && out->fence == j->fence && lp_sqlite_is_held(s, out);
+    return found && out->fence == j->fence;
 }
 
 /* Pending once more: due at `due` as its consumer is told, and to be claimed from `at` on. */
@@ -321,5 +322,6 @@ int64_t lp_sqlite_renew(session *s, lp_job *j)
 int64_t lp_sqlite_holds(session *s, lp_job *j)
 {
     row r;
-    return find_claim(s, j, &r);
+    int code = find_claim(s, j, &r);
+    return code == 1 ? lp_sqlite_is_held(s, &r) : code;
 }

@@ -64,7 +64,8 @@ int lp_sqlite_look(session *s, sqlite3_stmt *st, lapse_state state, lapse_info *
 
 bool lp_sqlite_is_kept(const session *s, int64_t ended)
 {
-    return s->meta.keep > 0 && s->now - ended <= s->meta.keep;
+    lapse_ns age = s->now_ns - lp_sqlite_scheduler_time(s, ended);
+    return s->meta.keep > 0 && age <= s->meta.keep * 1000000;
 }
 
 /* The state of the row of lapse_order that `st` stands at; 0: it has ended, nobody has

@@ -221,6 +221,15 @@ void lp_side_close(side *b)
     free(b);
 }
 
+/* The lock of the seat is the parent's as well: it is not dropped. */
+void lp_side_abandon(side *b)
+{
+    shut(b);
+    if (b->notify >= 0)
+        close(b->notify);
+    b->notify = -1;
+}
+
 /* -- The gate -- */
 
 static void futex_wait(_Atomic uint32_t *at, uint32_t value, lapse_ns limit)

@@ -42,7 +42,7 @@ static int read_overflow(const lp_url_option *option, lp_store_config *config)
     return LAPSE_OK;
 }
 
-static int read_option(const lp_url_option *option, lp_store_config *config, options *out)
+static int read_option(const lp_url_option *option, lp_store_config *config, settings *out)
 {
     if (lp_url_is(option, "max_pending"))
         return lp_url_number(option, 0, UINT64_MAX, &config->max_pending);
@@ -68,7 +68,7 @@ static int read_option(const lp_url_option *option, lp_store_config *config, opt
                    lp_text_quote(option->name, option->name_len < 40 ? option->name_len : 40));
 }
 
-static int read_options(lp_store_config *config, options *out)
+static int read_options(lp_store_config *config, settings *out)
 {
     const char *p = lp_url_query(config->url);
     lp_url_option option;
@@ -81,9 +81,9 @@ static int read_options(lp_store_config *config, options *out)
     return LAPSE_OK;
 }
 
-int lp_sqlite_read_url(lp_store_config *config, options *out)
+int lp_sqlite_read_url(lp_store_config *config, settings *out)
 {
-    *out = (options){.poll = LAPSE_MS(500), .busy = LAPSE_SECONDS(5)};
+    *out = (settings){.poll = LAPSE_MS(500), .busy = LAPSE_SECONDS(5)};
     out->keep_given = config->keep > 0;
     int code = read_options(config, out);
     if (code == LAPSE_OK)

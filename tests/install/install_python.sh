@@ -10,7 +10,7 @@ trap 'rm -rf "$work"' EXIT
 # From a copy: the build leaves files beside its sources.
 mkdir "$work/tree"
 cd "$root"
-cp -R bindings core python lua "$work/tree"
+cp -R bindings core python lua tools "$work/tree"
 cp ./*.md LICENSE MANIFEST.in pyproject.toml setup.py "$work/tree"
 find "$work/tree" -name __pycache__ -prune -exec rm -rf {} +
 cd "$work/tree"
@@ -51,3 +51,8 @@ assert closed.wait(30)
 assert importlib.resources.files(lapse).joinpath("py.typed").is_file()
 print("ok: lapse", importlib.metadata.version("lapse"), "runs in an empty environment")
 END
+
+# The command-line tool comes with it, and says the same both ways.
+test "$(empty/bin/lapse --version)" = "$(empty/bin/python -I -m lapse --version)"
+empty/bin/lapse check >/dev/null
+echo "ok: $(empty/bin/lapse --version), the tool"

@@ -156,6 +156,7 @@ static int64_t make_room(const simple *s, lp_job *j, lapse_ns now)
         return lp_fail(LAPSE_EFULL, "%zu orders are pending, which is max_pending", live);
     kill_row(s, oldest, LAPSE_REASON_MAXLEN, NULL, now);
     j->died = true;
+    j->of_queue = strdup(oldest->queue);
     if (j->infos)
         show(oldest, j->infos, now, false);
     return LAPSE_OK;
@@ -457,16 +458,20 @@ static void append_loan(lp_loan ***end_of_loans, lp_loan *l)
     *end_of_loans = &l->next;
 }
 
-/* Cancelled while it was held, and its lease has ended. */
-static lp_loan *tell_ended(const row *r, size_t want)
+/* An order that was cancelled while it was held is over when its lease is. */
+static void end_cancelled(const simple *s, lp_turn *t, lp_loan ***end_of_loans)
 {
-    lp_loan *l = lp_loan_make(r->id, r->id_len, r->queue, NULL, 0);
-    l->want = want;
-    l->ended = true;
-    return l;
+    for (row *r = rows; r < rows + ROWS; r++) {
+        if (r->state != HELD || !r->no_more || r->at > t->now)
+            continue;
+        lp_loan *l = lp_loan_make(r->id, r->id_len, r->queue, NULL, 0);
+        l->ended = true;
+        append_loan(end_of_loans, l);
+        end(s, r, t->now);
+    }
 }
 
-static void serve(const simple *s, lp_turn *t, size_t i, unsigned *pushes, lp_loan ***end_of_loans)
+static void serve(lp_turn *t, size_t i, unsigned *pushes, lp_loan ***end_of_loans)
 {
     lp_want *w = &t->wants[i];
     row *r;
@@ -474,11 +479,6 @@ static void serve(const simple *s, lp_turn *t, size_t i, unsigned *pushes, lp_lo
         r = w->newest ? last_due(w, t->now) : first_of(w);
         if (!r || r->at > t->now)
             break;
-        if (r->state == HELD && r->no_more) {
-            append_loan(end_of_loans, tell_ended(r, i));
-            end(s, r, t->now);
-            continue;
-        }
         append_loan(end_of_loans, lend(r, i, t));
         *pushes -= w->pushed;
         n++;
@@ -499,13 +499,14 @@ static int turn(lp_durable *d, lp_turn *t)
     const simple *s = (const simple *)d;
     pthread_mutex_lock(&lock);
     turns++;
+    lp_loan **last = &t->loans;
     forget_ended(s, t->now);
+    end_cancelled(s, t, &last);
     for (size_t i = 0; i < t->job_count; i++)
         answer_job(s, t->jobs[i], t->now);
     unsigned pushes = t->push_most;
-    lp_loan **last = &t->loans;
     for (size_t i = 0; i < t->want_count; i++)
-        serve(s, t, i, &pushes, &last);
+        serve(t, i, &pushes, &last);
     for (size_t i = 0; i < t->want_count; i++) {
         const row *r = first_of(&t->wants[i]); /* Others may have been served since. */
         t->wants[i].next = r ? r->at : LAPSE_FOREVER;

@@ -1,6 +1,8 @@
 /* stores.c - see stores.h. */
 #define _GNU_SOURCE
 #include "stores/stores.h"
+#include "stores/simple_store.h"
+#include "stores/table.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,12 +17,15 @@ struct row {
     const char *name;
     const char *url; /* with %s for a fresh path, or without */
     lapse_ns tick;   /* what it may round a due time up by */
+    long most;       /* orders that it is asked to hold in a test; 0: as many as the test likes */
+    bool one_process; /* durable, but its orders end with this process */
 };
 
 static const struct row table[] = {
-    {"wheel", "memory:?engine=wheel&tick=1ms", LAPSE_MS(1)},
-    {"heap", "memory:?engine=heap", 0},
-    {"sqlite", "sqlite://%s", LAPSE_MS(1)},
+    {"wheel", "memory:?engine=wheel&tick=1ms", LAPSE_MS(1), 0, true},
+    {"heap", "memory:?engine=heap", 0, 0, true},
+    {"simple", "test:%s", 0, 3000, true}, /* simple_store.c: the twin of all durable ones */
+    {"sqlite", "sqlite:///%s", LAPSE_MS(1), 0, false},
 };
 
 enum { ROWS = sizeof table / sizeof *table };
@@ -55,6 +60,12 @@ static void must(bool holds, const char *what)
     exit(EXIT_FAILURE);
 }
 
+int store_most(int store, long wanted)
+{
+    long most = row_of(store)->most;
+    return (int)(most != 0 && most < wanted ? most : wanted);
+}
+
 void new_path(char *out, size_t size, const char *name)
 {
     int length = snprintf(out, size, "%s/%ld-%d-%s", folder, (long)getpid(), paths++, name);
@@ -70,6 +81,7 @@ static void row_url(const struct row *row, char *out, size_t size)
     int length = snprintf(out, size, row->url, path);
 #pragma GCC diagnostic pop
     must(length < (int)size, path);
+    simple_store_clear();
 }
 
 /* A store that this build leaves out is named, not passed over. */
@@ -111,6 +123,7 @@ static void make_folder(void)
 int stores_main(const char *name, void (*fill)(Suite *suite))
 {
     make_folder();
+    lp_test_store = &simple_store;
     open_table();
     Suite *suite = suite_create(name);
     fill(suite);
@@ -189,6 +202,14 @@ rig fresh_real(int store, const lapse_options *options)
 {
     place p = new_place(store, NULL);
     return open_real(&p, options);
+}
+
+bool shared_by_processes(int store, const char *test)
+{
+    bool shared = !row_of(store)->one_process;
+    if (!shared)
+        printf("skipped: %s: %s: its orders are one process's memory\n", test, store_name(store));
+    return shared;
 }
 
 bool able(const rig *r, const char *test, unsigned abilities)

@@ -13,6 +13,9 @@
 int store_count(void);
 const char *store_name(int store);
 
+/* How many orders of those wanted a test may put into this store. */
+int store_most(int store, long wanted);
+
 /* Register a test once for each store; `_i` is the store's number in it. */
 #define ADD_FOR_STORES(tcase, test) tcase_add_loop_test(tcase, test, 0, store_count())
 
@@ -54,10 +57,22 @@ rig fresh_real(int store, const lapse_options *options);
 /* Whether the store can do all that; if not, says that the test is skipped. */
 bool able(const rig *r, const char *test, unsigned abilities);
 
+/* Whether other processes see its orders; if not, says that the test is skipped. */
+bool shared_by_processes(int store, const char *test);
+
 /* At the head of a test: close and leave it when the store cannot. */
 #define NEEDS(r, abilities)                                                                        \
     do {                                                                                           \
         if (!able(r, __func__, abilities)) {                                                       \
+            rig_close(r);                                                                          \
+            return;                                                                                \
+        }                                                                                          \
+    } while (0)
+
+#define NEEDS_PROCESSES(r, store)                                                                  \
+    do {                                                                                           \
+        NEEDS(r, LAPSE_CAN_SHARE);                                                                 \
+        if (!shared_by_processes(store, __func__)) {                                               \
             rig_close(r);                                                                          \
             return;                                                                                \
         }                                                                                          \

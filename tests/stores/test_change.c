@@ -32,7 +32,7 @@ START_TEST(p20_each_moment_has_its_answer)
     ck_assert_int_eq(lapse_cancel(r.s, "running", LAPSE_ANY), LAPSE_FATE_DONE);
     advance(&r, LAPSE_MINUTES(5) - 1);
     ck_assert_int_eq(lapse_cancel(r.s, "running", LAPSE_ANY), LAPSE_FATE_DONE);
-    advance(&r, LAPSE_MS(1));
+    advance(&r, LAPSE_MS(5)); /* No less than `keep`; rounding is up. */
     ck_assert_int_eq(lapse_cancel(r.s, "running", LAPSE_ANY), LAPSE_FATE_UNKNOWN);
     lapse_stats t = stats_of(r.s);
     ck_assert_uint_eq(t.cancelled, 2);
@@ -133,10 +133,50 @@ START_TEST(p20_none_follows_when_the_holder_is_lost)
 }
 END_TEST
 
+static bool count_one(const lapse_info *info, void *arg)
+{
+    (void)info;
+    ++*(int *)arg;
+    return true;
+}
+
+/* "Running" was the answer, so it may have started: it is over when its lease is, and no
+ * later answer says that it never started. Nobody has to claim anything for that. */
+START_TEST(p20_what_ran_is_not_pending_when_its_lease_ends)
+{
+    for (int look_by = 0; look_by < 5; look_by++) {
+        lapse_options options = {.max_pending = look_by < 4 ? 1 : 2, .keep = LAPSE_HOURS(1)};
+        rig r = fresh(_i, &options);
+        NEEDS(&r, LAPSE_CAN_CANCEL | LAPSE_CAN_LIST);
+        int shown = 0;
+        put(r.s, "q", "o", 0);
+        advance(&r, LAPSE_MS(1));
+        poll_one(r.s, "q", "o");
+        ck_assert_int_eq(lapse_cancel(r.s, "o", LAPSE_ANY), LAPSE_FATE_RUNNING);
+        ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_SECONDS(31)), 0);
+        switch (look_by) {
+        case 0: ck_assert_int_ne(lapse_cancel(r.s, "o", LAPSE_ANY), LAPSE_FATE_CANCELLED); break;
+        case 1: ck_assert_int_ne(lapse_reschedule(r.s, "o", LAPSE_ANY, 0),
+                                 LAPSE_FATE_RESCHEDULED); break;
+        case 2: ck_assert_int_ne(state_of(r.s, "o"), LAPSE_STATE_PENDING); break;
+        case 3: lapse_each(r.s, LAPSE_STATE_PENDING, count_one, &shown); break;
+        default: put(r.s, "q", "o", LAPSE_HOURS(1)); break;
+        }
+        ck_assert_int_eq(shown, 0);
+        expect_nothing(r.s, NULL);
+        if (look_by < 4)
+            put(r.s, "q", "another", LAPSE_HOURS(1)); /* It takes no room either. */
+        ck_assert_uint_eq(pending_in(r.s), 1);
+        expect_books(r.s);
+        rig_close(&r);
+    }
+}
+END_TEST
+
 /* P-22, P-30: a cancelled order leaves at once and for good; its id is free again. */
 START_TEST(a_cancelled_order_is_gone)
 {
-    int count = (int)tier(300, 3000, 100000);
+    int count = store_most(_i, tier(300, 3000, 100000));
     rig r = fresh(_i, NULL);
     NEEDS(&r, LAPSE_CAN_CANCEL);
     player p;
@@ -566,6 +606,7 @@ static void fill_suite(Suite *suite)
     ADD_FOR_STORES(group, p20_a_generation_is_meant_as_it_is_said);
     ADD_FOR_STORES(group, p20_no_attempt_follows_a_running_answer);
     ADD_FOR_STORES(group, p20_none_follows_when_the_holder_is_lost);
+    ADD_FOR_STORES(group, p20_what_ran_is_not_pending_when_its_lease_ends);
     ADD_FOR_STORES(group, a_cancelled_order_is_gone);
     ADD_FOR_STORES(group, p20_one_winner_among_threads);
     ADD_FOR_STORES(group, p21_cancel_wait_waits_for_the_callback);

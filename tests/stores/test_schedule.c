@@ -530,7 +530,7 @@ END_TEST
 
 START_TEST(many_thousands_at_once)
 {
-    int count = (int)tier(3000, 30000, 300000);
+    int count = store_most(_i, tier(3000, 30000, 300000));
     rig r = fresh(_i, NULL);
     char (*ids)[16] = calloc((size_t)count, sizeof *ids);
     lapse_spec *specs = calloc((size_t)count, sizeof *specs);
