@@ -144,14 +144,12 @@ static lp_call *ask(lapse *s, lp_call *c, int *code)
 
 /* -- Requests -- */
 
-/* The order of an id was scheduled anew: what runs here has lost it. */
-static void supersede(lapse *s, const lp_request *r)
+/* The order was scheduled anew: what runs here has lost it. */
+static void supersede(lapse *s, int64_t fence)
 {
-    for (unsigned i = 0; s->held_count && i < LP_HELD_BUCKETS; i++)
-        for (lp_claim *c = s->held[i]; c; c = c->next)
-            if (c->order.id_len == r->id_len && memcmp(c->order.id, r->id, r->id_len) == 0 &&
-                c->order.generation < r->answer)
-                c->superseded = true;
+    lp_claim *c = fence ? lp_find_held(s, fence) : NULL;
+    if (c)
+        c->superseded = true;
 }
 
 static void copy_answer(lapse *s, lp_request *r, lp_call *c)
@@ -176,7 +174,7 @@ static void copy_answer(lapse *s, lp_request *r, lp_call *c)
     if (q && r->died)
         lp_count_dead(q, LAPSE_REASON_MAXLEN, 1);
     if (r->op == LP_SCHEDULE)
-        supersede(s, r);
+        supersede(s, c->job.running_fence);
 }
 
 /* Orders outlive the process; functions do not. */

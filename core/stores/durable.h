@@ -72,7 +72,8 @@ typedef struct lp_job {
     bool replaced, died;
     char *of_queue;        /* of the order that LP_CANCEL has cancelled, or that `died`: from
                               malloc; NULL without memory */
-    int64_t running_fence; /* LP_CANCEL answered LAPSE_FATE_RUNNING: who holds it */
+    int64_t running_fence; /* who holds the order: LP_CANCEL answered LAPSE_FATE_RUNNING, or
+                              LP_SCHEDULE took the place of a held row; else 0 */
 
     /* The driver's. */
     struct lp_job *next;

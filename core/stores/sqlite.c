@@ -342,9 +342,9 @@ static int take_turn(sqlite_store *d, lp_turn *t)
 static int turn(lp_durable *durable, lp_turn *t)
 {
     sqlite_store *d = (sqlite_store *)durable;
-    pthread_mutex_lock(&d->guard.busy);
+    lp_guard_begin(&d->guard);
     int code = take_turn(d, t);
-    pthread_mutex_unlock(&d->guard.busy);
+    lp_guard_end(&d->guard);
     return code;
 }
 

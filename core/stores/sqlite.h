@@ -349,6 +349,9 @@ void lp_guard_leave(void);
 /* Inside of these: */
 void lp_guard_add(guarded *g, void *owner, void (*let_go)(void *owner));
 void lp_guard_remove(guarded *g);
+/* Around each transaction. */
+void lp_guard_begin(guarded *g);
+void lp_guard_end(guarded *g);
 /* Close an idle connection of the parent's. */
 void lp_sqlite_abandon(sqlite3 *db);
 

@@ -132,6 +132,7 @@ int64_t lp_sqlite_schedule(session *s, lp_job *j)
     if (waiting && !j->replace)
         return exists(j, "pending");
     j->replaced = waiting;
+    j->running_fence = waiting ? 0 : old.fence;
     return accept_order(s, j, &k, &old);
 }
 

@@ -70,12 +70,12 @@ static void *run(void *arg)
         if (c->quit)
             break;
         pthread_mutex_unlock(&c->lock);
-        pthread_mutex_lock(&c->guard.busy);
+        lp_guard_begin(&c->guard);
         if (!c->db)
             c->db = connect(c->path);
         if (c->db)
             checkpoint(c, c->db);
-        pthread_mutex_unlock(&c->guard.busy);
+        lp_guard_end(&c->guard);
         pthread_mutex_lock(&c->lock);
         c->wanted = false;
     }

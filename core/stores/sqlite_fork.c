@@ -12,6 +12,8 @@
 #include "stores/sqlite.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* held while a store is opened */
+/* Passed on the way to a transaction, held by who wants to fork: so it comes to its turn. */
+static pthread_mutex_t turnstile = PTHREAD_MUTEX_INITIALIZER;
 static guarded *ours;      /* under lock */
 static guarded *inherited; /* in a child: its parent's, until they are closed */
 static atomic_bool watching;
@@ -19,6 +21,7 @@ static atomic_bool watching;
 static void before_fork(void)
 {
     pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&turnstile);
     for (guarded *g = ours; g; g = g->next)
         pthread_mutex_lock(&g->busy);
 }
@@ -27,6 +30,7 @@ static void unlock_all(void)
 {
     for (guarded *g = ours; g; g = g->next)
         pthread_mutex_unlock(&g->busy);
+    pthread_mutex_unlock(&turnstile);
 }
 
 static void in_parent(void)
@@ -68,6 +72,18 @@ int lp_guard_enter(void)
 void lp_guard_leave(void)
 {
     pthread_mutex_unlock(&lock);
+}
+
+void lp_guard_begin(guarded *g)
+{
+    pthread_mutex_lock(&turnstile);
+    pthread_mutex_lock(&g->busy);
+    pthread_mutex_unlock(&turnstile);
+}
+
+void lp_guard_end(guarded *g)
+{
+    pthread_mutex_unlock(&g->busy);
 }
 
 void lp_guard_add(guarded *g, void *owner, void (*let_go)(void *owner))

@@ -4,8 +4,8 @@
  * which is correct but not fair, and who sleeps finds out by polling. It is mapped into every
  * process:
  *
- *     gate     a robust mutex in front of SQLite's lock. Who held it last lets one that waits
- *              go first
+ *     gate     a robust mutex in front of SQLite's lock, entered in the order of coming: who
+ *              waits has a ticket, and only the first in line waits at the mutex itself
  *     seats    one for each store that is open, kept by a lock on one byte of the file, which
  *              the kernel drops with its holder. Its owner writes until when it sleeps;
  *              others write the earliest that they have scheduled meanwhile
@@ -38,16 +38,16 @@ enum {
     TOUCHED = 16,         /* the byte that is written to wake */
     MAKING = 0,           /* the byte that is locked to make the file */
     FIRST_SEAT_BYTE = 64, /* and those that are locked to hold a seat */
-    AWAKE_MOST_MS = 2,    /* how long one that waits may be let go first */
+    LATE_MS = 5,          /* after which who is first in line, with the gate open, has lost it */
 };
 
-#define MAGIC UINT64_C(0x3165646973706c00) /* and the version of what follows */
+#define MAGIC UINT64_C(0x3265646973706c00) /* and the version of what follows */
 
 typedef struct seat {
     _Atomic int64_t sleeps_until; /* INT64_MIN: awake */
     _Atomic int64_t earliest;     /* that others scheduled since its last look */
-    _Atomic uint32_t waits;       /* for the gate */
-    uint32_t unused[11];
+    _Atomic uint64_t ticket;      /* while it waits for the gate; 0: it does not */
+    uint64_t unused[5];
 } seat;
 
 typedef struct shared {
@@ -55,8 +55,9 @@ typedef struct shared {
     uint64_t size;
     char touched[8];
     char boot[LP_BOOT_LEN + 4];
-    _Atomic uint32_t turns; /* how often the gate was entered; a futex */
-    _Atomic uint32_t last;  /* the seat that entered it last, from 1 */
+    _Atomic uint32_t turns;   /* how often the gate was entered; a futex */
+    _Atomic uint32_t inside;  /* 1: somebody is, or died there */
+    _Atomic uint64_t tickets; /* given so far */
     pthread_mutex_t gate;
     seat seats[SEATS];
 } shared;
@@ -155,7 +156,7 @@ static void take_seat(side *b)
         seat *mine = &b->map->seats[i];
         atomic_store(&mine->sleeps_until, INT64_MIN);
         atomic_store(&mine->earliest, INT64_MAX);
-        atomic_store(&mine->waits, 0);
+        atomic_store(&mine->ticket, 0);
         b->seat = i;
         return;
     }
@@ -238,27 +239,37 @@ static void futex_wait(_Atomic uint32_t *at, uint32_t value, lapse_ns limit)
     syscall(SYS_futex, at, FUTEX_WAIT, value, &t, NULL, 0);
 }
 
-static bool others_wait(const side *b)
+/* The seat that has waited longest, or NULL when that is `mine`. */
+static seat *first_in_line(shared *m, const seat *mine)
 {
-    for (int i = 0; i < SEATS; i++)
-        if (i != b->seat && atomic_load(&b->map->seats[i].waits))
-            return true;
-    return false;
+    seat *first = NULL;
+    uint64_t least = atomic_load(&mine->ticket);
+    for (int i = 0; i < SEATS; i++) {
+        uint64_t ticket = atomic_load(&m->seats[i].ticket);
+        if (ticket && ticket < least) {
+            least = ticket;
+            first = &m->seats[i];
+        }
+    }
+    return first;
 }
 
-/* Who held the gate last lets one that waits go first. If none goes it is not there any
- * more: what it wrote is forgotten. */
-static void let_go_first(const side *b)
+/* Until all who came before have entered. One that does not although the gate is open is not
+ * there any more, or not awake: its ticket is void. */
+static void stand_in_line(shared *m, const seat *mine, lapse_ns until)
 {
-    shared *m = b->map;
-    uint32_t turn = atomic_load(&m->turns);
-    if (atomic_load(&m->last) != (uint32_t)b->seat + 1 || !others_wait(b))
-        return;
-    futex_wait(&m->turns, turn, LAPSE_MS(AWAKE_MOST_MS));
-    if (atomic_load(&m->turns) != turn)
-        return;
-    for (int i = 0; i < SEATS; i++)
-        atomic_store(&m->seats[i].waits, 0);
+    seat *first;
+    while ((first = first_in_line(m, mine)) && lp_clock_monotonic() < until) {
+        uint32_t turn = atomic_load(&m->turns);
+        uint64_t ticket = atomic_load(&first->ticket);
+        bool shut = atomic_load(&m->inside) != 0;
+        if (first_in_line(m, mine) != first)
+            continue;
+        futex_wait(&m->turns, turn, LAPSE_MS(LATE_MS));
+        bool stands = atomic_load(&m->turns) == turn && !atomic_load(&m->inside) && !shut;
+        if (stands)
+            atomic_compare_exchange_strong(&first->ticket, &ticket, 0);
+    }
 }
 
 static bool is_locked(pthread_mutex_t *gate, int rc)
@@ -268,11 +279,17 @@ static bool is_locked(pthread_mutex_t *gate, int rc)
     return rc == 0 || rc == EOWNERDEAD;
 }
 
-static bool wait_for_gate(pthread_mutex_t *gate, lapse_ns limit)
+static bool lock_gate(pthread_mutex_t *gate, lapse_ns until)
 {
-    lapse_ns at = lp_add_ns(lp_clock_monotonic(), limit);
-    struct timespec t = {.tv_sec = at / 1000000000, .tv_nsec = at % 1000000000};
+    struct timespec t = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
     return is_locked(gate, pthread_mutex_clocklock(gate, CLOCK_MONOTONIC, &t));
+}
+
+static void note_entry(shared *m)
+{
+    atomic_store(&m->inside, 1);
+    atomic_fetch_add(&m->turns, 1);
+    syscall(SYS_futex, &m->turns, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
 bool lp_side_enter(side *b, lapse_ns limit)
@@ -280,26 +297,23 @@ bool lp_side_enter(side *b, lapse_ns limit)
     shared *m = b->map;
     if (!m)
         return false;
-    if (b->seat >= 0)
-        let_go_first(b);
-    bool inside = is_locked(&m->gate, pthread_mutex_trylock(&m->gate));
-    if (!inside) {
-        if (b->seat >= 0)
-            atomic_store(&m->seats[b->seat].waits, 1);
-        inside = wait_for_gate(&m->gate, limit);
-        if (b->seat >= 0)
-            atomic_store(&m->seats[b->seat].waits, 0);
+    lapse_ns until = lp_add_ns(lp_clock_monotonic(), limit);
+    seat *mine = b->seat >= 0 ? &m->seats[b->seat] : NULL;
+    if (mine) {
+        atomic_store(&mine->ticket, atomic_fetch_add(&m->tickets, 1) + 1);
+        stand_in_line(m, mine, until);
     }
-    if (!inside)
-        return false;
-    atomic_store(&m->last, (uint32_t)b->seat + 1);
-    atomic_fetch_add(&m->turns, 1);
-    syscall(SYS_futex, &m->turns, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
-    return true;
+    bool inside = lock_gate(&m->gate, until);
+    if (mine)
+        atomic_store(&mine->ticket, 0);
+    if (inside)
+        note_entry(m);
+    return inside;
 }
 
 void lp_side_leave(side *b)
 {
+    atomic_store(&b->map->inside, 0);
     pthread_mutex_unlock(&b->map->gate);
 }
 

@@ -180,6 +180,7 @@ static int64_t schedule(const simple *s, lp_job *j, lapse_ns now)
     int64_t code = pending ? LAPSE_OK : make_room(s, j, now);
     if (code < 0)
         return code;
+    j->running_fence = old && !pending ? old->fence : 0;
     row *r = old ? old : free_row();
     if (!r)
         return lp_fail_memory();
