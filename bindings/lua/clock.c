@@ -43,7 +43,7 @@ static lapse_clock *check_clock(lua_State *L)
 static int manual_clock(lua_State *L)
 {
     glue_check_dot(L);
-    lapse_ns start = lua_isnoneornil(L, 1) ? 0 : glue_check_span(L, 1, "the start");
+    lapse_ns start = lua_isnoneornil(L, 1) ? 0 : glue_check_span(L, 1, "a clock's start");
     clock_box **object = glue_new_object(L, sizeof(clock_box *), 0);
     *object = NULL;
     lua_pushvalue(L, lua_upvalueindex(UP_CLOCK));

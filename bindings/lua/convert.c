@@ -52,6 +52,9 @@ int glue_failure(lua_State *L, int64_t result)
         return glue_misuse(L, "%s", detail_of(code));
     if (code == LAPSE_ECLOSED)
         return glue_condition(L, code, "the scheduler was stopped: open another with lapse.new()");
+    if (code == LAPSE_EFORKED)
+        return glue_condition(L, code,
+                              "the scheduler was opened before fork(): it is the parent's");
     return glue_condition(L, code, detail_of(code));
 }
 
@@ -84,9 +87,12 @@ bool glue_is(lua_State *L, int index, int upvalue)
 
 static void check_string(lua_State *L, int index, const char *what)
 {
-    if (lua_type(L, index) == LUA_TNUMBER)
+    int type = lua_type(L, index);
+    if (type == LUA_TSTRING)
+        return;
+    if (type == LUA_TNUMBER)
         glue_misuse(L, "%s is a string, got a number: format it, as in ('%%d'):format(id)", what);
-    if (lua_type(L, index) != LUA_TSTRING)
+    else
         glue_misuse(L, "%s is a string, got %s", what, luaL_typename(L, index));
 }
 
@@ -214,23 +220,28 @@ static lua_Number check_number(lua_State *L, int index, const char *what, const 
     return lua_tonumber(L, index);
 }
 
+static void refuse_seconds(lua_State *L, const char *what, const char *range, lua_Number seconds)
+{
+    glue_misuse(L, "%s is a number of seconds %s 100 years, got %f", what, range,
+                isnan(seconds) ? fabs(seconds) : seconds); /* nan, not -nan */
+}
+
 lapse_ns glue_check_seconds(lua_State *L, int index, const char *what)
 {
     lua_Number seconds = check_number(L, index, what, " of seconds");
     lapse_ns ns = 0;
     if (lapse_ns_from_seconds(seconds, &ns) < 0)
-        glue_misuse(L, "%s is a number of seconds up to 100 years, got %f", what,
-                    isnan(seconds) ? fabs(seconds) : seconds); /* nan, not -nan */
+        refuse_seconds(L, what, "up to", seconds);
     return ns;
 }
 
 lapse_ns glue_check_span(lua_State *L, int index, const char *what)
 {
-    lapse_ns ns = glue_check_seconds(L, index, what);
-    lua_Number seconds = lua_tonumber(L, index);
-    if (seconds < 0 && lapse_ns_from_seconds(-seconds, &ns) == LAPSE_OK)
-        return -ns;
-    return seconds < 0 ? INT64_MIN : ns;
+    lua_Number seconds = check_number(L, index, what, " of seconds");
+    lapse_ns ns = 0;
+    if (seconds < 0 || lapse_ns_from_seconds(seconds, &ns) < 0)
+        refuse_seconds(L, what, "from 0 to", seconds);
+    return ns;
 }
 
 lapse_ns glue_check_timeout(lua_State *L, int index)

@@ -29,6 +29,7 @@ enum {
     UP_CLAIM,         /* metatable of orders that were taken */
     UP_CLOCK,         /* metatable of manual clocks */
     UP_VERDICT,       /* metatable of what retry and reject return */
+    UP_TIE,           /* metatable of ties to a request of nginx */
     UP_OFFER,         /* glue_offer as a function */
     UP_TELLER,        /* {function that tells the hooks, the module's table}, set in Lua */
     UP_DEFAULT,       /* {scheduler}, which then is the first argument; else nil */
@@ -42,8 +43,8 @@ enum { OWN_SCHEDULER = 0, OWN_ON_ERROR = -1, OWN_ON_DEAD = -2, OWN_LOG = -3, OWN
 
 /* A callback that is running: between lapse_begin and lapse_settle. */
 typedef struct run {
-    int64_t fence;
-    lapse_ns until; /* where the pass at this depth ends */
+    int64_t fence;  /* 0: the pass at this depth has run nothing yet */
+    lapse_ns until; /* where the pass at this depth ends; not of one that runs apart */
     bool overran;   /* it has lost its order, by its run_limit */
 } run;
 
@@ -51,7 +52,7 @@ typedef struct scheduler {
     lapse *lapse;            /* NULL once closed */
     struct clock_box *clock; /* NULL: the real one */
     slots slots;
-    run *runs; /* [0, depth) are running, innermost last */
+    run *runs; /* [0, depth) are running, innermost last; or they run apart, in any order */
     uint32_t depth, run_room;
     const lapse_order *offered; /* arguments of glue_offer */
     void *offered_arg;
@@ -63,14 +64,15 @@ typedef struct scheduler {
     uint32_t event_count, to_tell;
     uint64_t untold; /* events that there was no memory for */
     bool telling;
-    bool over; /* run has returned after stop */
+    bool over;   /* run has returned after stop */
+    bool hosted; /* by nginx: a child that is forked has no use for it */
 } scheduler;
 
 /* The scheduler that a call is about, at index 1. Raises for anything else. */
 scheduler *glue_self(lua_State *L);
 
 /* The same, for a call that a stopped scheduler refuses: a default scheduler whose run is over
- * is replaced by a new one, which has its hooks and handlers. */
+ * is replaced by a new one, which has its hooks, handlers and pauses. */
 scheduler *glue_self_anew(lua_State *L);
 
 /* Raise if the first argument is the module: it has functions, not methods. */
@@ -88,6 +90,9 @@ bool glue_revive(lua_State *L, scheduler *s);
     do                                                                                             \
         (result) = (call);                                                                         \
     while ((result) == LAPSE_EFORKED && glue_revive(L, s))
+
+/* Have room for one more run; false without memory. */
+bool glue_reserve_run(scheduler *s);
 
 /* End what runs at `depth` and above as not finished. */
 void glue_unwind(scheduler *s, uint32_t depth, lapse_verdict verdict, const char *why);
@@ -175,6 +180,12 @@ void glue_add_order_fields(lua_State *L);
 /* The __index of orders; its one upvalue is the table of fields and methods. */
 int glue_order_index(lua_State *L);
 
+/* -- tie.c -- */
+
+extern const luaL_Reg glue_tie_functions[]; /* without a scheduler: tie */
+extern const luaL_Reg glue_tie_methods[];
+extern const luaL_Reg glue_tie_meta[];
+
 /* -- verdict.c -- */
 
 extern const luaL_Reg glue_verdict_functions[]; /* without a scheduler: retry, reject */
@@ -215,7 +226,7 @@ bool glue_read_id(lua_State *L, int index, const char **id); /* false: no such i
 const char *glue_check_queue(lua_State *L, int index);       /* nil: NULL */
 const char *glue_check_text(lua_State *L, int index, const char *what); /* nil: NULL */
 lapse_ns glue_check_seconds(lua_State *L, int index, const char *what); /* below 0: 0 */
-lapse_ns glue_check_span(lua_State *L, int index, const char *what);    /* below 0: below 0 */
+lapse_ns glue_check_span(lua_State *L, int index, const char *what);    /* below 0: raises */
 lapse_ns glue_check_timeout(lua_State *L, int index);                   /* nil: LAPSE_FOREVER */
 lapse_ns glue_check_instant(lua_State *L, int index, const char *what); /* never 0 */
 int64_t glue_check_generation(lua_State *L, int index);                 /* nil: LAPSE_ANY */

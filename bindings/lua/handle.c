@@ -172,10 +172,11 @@ static int read_jitter(lua_State *L, int policy)
 
 static lapse_ns read_time(lua_State *L, int policy, const char *name)
 {
+    int top = lua_gettop(L);
     lapse_ns value = 0;
     if (push_field(L, policy, name))
-        value = glue_check_span(L, -1, name);
-    lua_pop(L, 1);
+        value = glue_check_span(L, top + 1, lua_pushfstring(L, "the policy's %s", name));
+    lua_settop(L, top);
     return value;
 }
 

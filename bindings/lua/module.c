@@ -8,6 +8,7 @@
  *     loop       begin, settle and what else lua/lapse/loop.lua needs
  *     verdict    metatable of what retry and reject return
  *     teller     an array for the function of the loop that tells the hooks, and the module
+ *     tie        what tells lua/resty/lapse.lua that a request of nginx has ended
  *     new, manual_clock, retry, reject, version, built_for */
 #include "glue.h"
 
@@ -44,6 +45,7 @@ static void push_upvalues(lua_State *L)
     push_metatable(L, "lapse.Claim");
     push_metatable(L, "lapse.Clock");
     lua_newtable(L); /* Verdicts are told by their metatable. */
+    push_metatable(L, "lapse.Tie");
     lua_pushcfunction(L, glue_offer);
     lua_newtable(L); /* Where Lua puts the function that tells the hooks, and the module. */
     lua_newtable(L); /* Where the default scheduler will be. */
@@ -102,12 +104,14 @@ static void add_orders(lua_State *L, int metatable, const luaL_Reg *meta, const 
     set_functions(L, metatable, meta, up, false);
 }
 
-static void add_clocks(lua_State *L, int metatable, int up)
+/* A class of objects that have methods only. */
+static void add_class(lua_State *L, int metatable, const luaL_Reg *meta, const luaL_Reg *methods,
+                      int up)
 {
     lua_newtable(L);
-    set_functions(L, lua_gettop(L), glue_clock_methods, up, false);
+    set_functions(L, lua_gettop(L), methods, up, false);
     lua_setfield(L, metatable, "__index");
-    set_functions(L, metatable, glue_clock_meta, up, false);
+    set_functions(L, metatable, meta, up, false);
 }
 
 static void set_text(lua_State *L, int module, const char *name, const char *text)
@@ -128,10 +132,12 @@ int luaopen_lapse_core(lua_State *L)
     add_schedulers(L, module, up);
     add_orders(L, up + UP_ORDER - 1, glue_order_meta, NULL, up);
     add_orders(L, up + UP_CLAIM - 1, glue_claim_meta, glue_claim_methods, up);
-    add_clocks(L, up + UP_CLOCK - 1, up);
+    add_class(L, up + UP_CLOCK - 1, glue_clock_meta, glue_clock_methods, up);
+    add_class(L, up + UP_TIE - 1, glue_tie_meta, glue_tie_methods, up);
     set_functions(L, module, glue_scheduler_functions, up, false);
     set_functions(L, module, glue_verdict_functions, up, false);
     set_functions(L, module, glue_clock_functions, up, false);
+    set_functions(L, module, glue_tie_functions, up, false);
     lua_pushvalue(L, up + UP_VERDICT - 1);
     lua_setfield(L, module, "verdict");
     lua_pushvalue(L, up + UP_TELLER - 1);

@@ -91,22 +91,18 @@ static int offer(lua_State *L, scheduler *s, const lapse_order *from, void *arg,
 
 /* -- Callbacks: begin and settle, for the loop in Lua -- */
 
-/* scheduler -> callback, id, order of the next one that the pass has; nil when none is
- * due; nil, message, code. */
-static int begin(lua_State *L)
+/* scheduler -> callback, id, order of the next one that is due by `until`, for whose run there
+ * is room; nil when none is due; nil, message, code. After stop the descriptor stays readable
+ * until a pass that has run nothing says so. */
+static int begin_by(lua_State *L, scheduler *s, lapse_ns until)
 {
-    scheduler *s = glue_self(L);
-    if (!s->lapse)
-        return glue_closed(L);
-    if (s->depth >= s->run_room)
-        return glue_misuse(L, "no pass has begun");
     const lapse_order *next = NULL;
     lapse_callback fn;
     void *arg = NULL;
     int found;
     prepare_offer(L, UP_ORDER, false);
-    GLUE_CALL(L, s, found, lapse_begin(s->lapse, s->runs[s->depth].until, &next, &fn, &arg));
-    if (found == LAPSE_ECLOSED)
+    GLUE_CALL(L, s, found, lapse_begin(s->lapse, until, &next, &fn, &arg));
+    if (found == LAPSE_ECLOSED && s->runs[s->depth].fence == 0)
         lapse_process(s->lapse, 1); /* Runs nothing: its descriptor has told the host. */
     if (found < 0)
         return glue_finish(L, s, glue_failure(L, found));
@@ -123,31 +119,94 @@ static int begin(lua_State *L)
     return 3;
 }
 
-/* scheduler, order, verdict, delay or nil, error or nil -> whether it had lost its order,
- * whether there is something to tell. */
-static int settle(lua_State *L)
+/* scheduler -> callback, id, order of the next one that the pass has. */
+static int begin(lua_State *L)
 {
     scheduler *s = glue_self(L);
+    if (!s->lapse)
+        return glue_closed(L);
+    if (s->depth >= s->run_room)
+        return glue_misuse(L, "no pass has begun");
+    return begin_by(L, s, s->runs[s->depth].until);
+}
+
+/* The same without a pass: a run apart from all others, which ends when it ends. */
+static int begin_apart(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    if (!s->lapse)
+        return glue_closed(L);
+    if (!glue_reserve_run(s))
+        return glue_no_memory(L);
+    s->runs[s->depth] = (run){.until = LAPSE_FOREVER};
+    return begin_by(L, s, LAPSE_FOREVER);
+}
+
+/* (scheduler, order, verdict, delay or nil, error or nil) */
+typedef struct settlement {
+    int64_t fence;
+    lapse_verdict verdict;
+    lapse_ns delay;
+    const char *error;
+} settlement;
+
+static settlement check_settlement(lua_State *L)
+{
     if (!glue_is(L, 2, UP_ORDER))
         glue_misuse(L, "an order is expected, got %s", luaL_typename(L, 2));
     const order *o = lua_touserdata(L, 2);
-    lapse_verdict verdict = (lapse_verdict)luaL_checkinteger(L, 3);
-    lapse_ns delay = lua_isnoneornil(L, 4) ? -1 : glue_check_seconds(L, 4, "the delay");
-    const char *error = glue_check_text(L, 5, "the error");
+    return (settlement){
+        .fence = o->view.fence,
+        .verdict = (lapse_verdict)luaL_checkinteger(L, 3),
+        .delay = lua_isnoneornil(L, 4) ? -1 : glue_check_seconds(L, 4, "the delay"),
+        .error = glue_check_text(L, 5, "the error"),
+    };
+}
+
+/* The run with this fence, counted from 1; 0: a fork in the callback, the order is the
+ * parent's. */
+static uint32_t find_run(const scheduler *s, int64_t fence)
+{
     uint32_t at = s->depth;
-    while (at > 0 && s->runs[at - 1].fence != o->view.fence)
+    while (at > 0 && s->runs[at - 1].fence != fence)
         at--;
-    if (at == 0)
-        return 0; /* A fork in the callback: the order is the parent's. */
-    glue_unwind(s, at, LAPSE_FAIL, "its run was left unfinished");
-    lapse_settle(s->lapse, o->view.fence, verdict, delay, error);
-    bool overran = s->runs[at - 1].overran && verdict != LAPSE_FAIL;
-    s->runs[at - 1].overran = false;
-    s->depth = at - 1;
+    return at;
+}
+
+/* End a run; the last one takes its place. -> whether it had lost its order, whether there is
+ * something to tell. */
+static int end_run(lua_State *L, scheduler *s, uint32_t at, const settlement *end)
+{
+    run *ended = &s->runs[at - 1];
+    lapse_settle(s->lapse, end->fence, end->verdict, end->delay, end->error);
+    bool overran = ended->overran && end->verdict != LAPSE_FAIL;
+    ended->overran = false;
+    *ended = s->runs[--s->depth];
     slots_drain(L, &s->slots);
     lua_pushboolean(L, overran);
     lua_pushboolean(L, glue_has_news(s));
     return 2;
+}
+
+/* End a run of a pass, and what was begun within it. */
+static int settle(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    settlement end = check_settlement(L);
+    uint32_t at = find_run(s, end.fence);
+    if (at == 0)
+        return 0;
+    glue_unwind(s, at, LAPSE_FAIL, "its run was left unfinished");
+    return end_run(L, s, at, &end);
+}
+
+/* End a run that is apart from all others. */
+static int settle_apart(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    settlement end = check_settlement(L);
+    uint32_t at = find_run(s, end.fence);
+    return at ? end_run(L, s, at, &end) : 0;
 }
 
 /* -- Pull: poll and take -- */
@@ -395,7 +454,13 @@ static int to_string(lua_State *L)
 
 /* -- Tables -- */
 
-const luaL_Reg glue_run_methods[] = {{"begin", begin}, {"settle", settle}, {NULL, NULL}};
+const luaL_Reg glue_run_methods[] = {
+    {"begin", begin},
+    {"settle", settle},
+    {"begin_apart", begin_apart},
+    {"settle_apart", settle_apart},
+    {NULL, NULL},
+};
 
 const luaL_Reg glue_pull_methods[] = {{"poll", poll}, {"take", take}, {NULL, NULL}};
 

@@ -39,7 +39,7 @@ scheduler *glue_self(lua_State *L)
 
 bool glue_revive(lua_State *L, scheduler *s)
 {
-    if (lapse_after_fork(s->lapse) < 0)
+    if (s->hosted || lapse_after_fork(s->lapse) < 0)
         return false;
     slots_forget(L, &s->slots);
     glue_forget_events(s);
@@ -217,7 +217,18 @@ static void hand_on(lua_State *L, int from, int to, int own)
     lua_rawseti(L, to, own);
 }
 
-/* Put a new scheduler with the hooks and handlers of the one at index 1 there. */
+/* A queue that is paused stays so. */
+static void hand_on_pauses(lapse *from, lapse *to)
+{
+    const char *name;
+    for (size_t i = 0; (name = lapse_queue_name(from, i)); i++) {
+        lapse_queue_stats queue;
+        if (lapse_queue_statistics(from, name, &queue) == LAPSE_OK && queue.paused)
+            lapse_pause(to, name);
+    }
+}
+
+/* Put a new scheduler with the hooks, handlers and pauses of the one at index 1 there. */
 static scheduler *replace_default(lua_State *L, const scheduler *old)
 {
     scheduler *s = push_new_default(L);
@@ -229,6 +240,7 @@ static scheduler *replace_default(lua_State *L, const scheduler *old)
     hand_on(L, from, to, OWN_HANDLERS);
     s->wants_dead = old->wants_dead;
     s->handles = old->handles;
+    hand_on_pauses(old->lapse, s->lapse);
     lua_settop(L, made);
     lua_replace(L, 1);
     glue_restore_handlers(L, s);
@@ -372,20 +384,27 @@ static int events(lua_State *L)
 
 /* -- For the loop in Lua -- */
 
+bool glue_reserve_run(scheduler *s)
+{
+    if (s->depth < s->run_room)
+        return true;
+    uint32_t room = s->run_room ? 2 * s->run_room : 4;
+    run *more = realloc(s->runs, room * sizeof *more);
+    if (!more)
+        return false;
+    s->runs = more;
+    s->run_room = room;
+    return true;
+}
+
 /* Begin a pass: what is due by now. Returns the depth it runs at. */
 static int begin_pass(lua_State *L)
 {
     scheduler *s = glue_self(L);
     if (!s->lapse)
         return glue_closed(L);
-    if (s->depth == s->run_room) {
-        uint32_t room = s->run_room ? 2 * s->run_room : 4;
-        run *more = realloc(s->runs, room * sizeof *more);
-        if (!more)
-            return glue_no_memory(L);
-        s->runs = more;
-        s->run_room = room;
-    }
+    if (!glue_reserve_run(s))
+        return glue_no_memory(L);
     s->runs[s->depth] = (run){.until = lapse_now(s->lapse)};
     glue_push_int64(L, s->depth);
     return 1;
@@ -399,6 +418,14 @@ static int abandon_pass(lua_State *L)
     if (s->lapse)
         glue_unwind(s, depth, LAPSE_FAIL, "the run loop was interrupted");
     slots_drain(L, &s->slots);
+    return 0;
+}
+
+/* The scheduler is nginx's: what is forked from that has no event loop, and a child's calls
+ * answer "Forked". */
+static int host(lua_State *L)
+{
+    glue_self(L)->hosted = true;
     return 0;
 }
 
@@ -463,6 +490,7 @@ const luaL_Reg glue_pass_methods[] = {
     {"abandon_pass", abandon_pass},
     {"wait", wait_due},
     {"leave_run", leave_run},
+    {"host", host},
     {NULL, NULL},
 };
 

@@ -1,22 +1,34 @@
 /* slots.c - the callbacks of a scheduler's orders, by number.
  *
- * A number has a cell of four bytes that links it into the free or the released list.
- * Cells lie in aligned pages that never move and know their owner, so that an order's
- * `arg`, the address of a cell, is enough to release it. A number is released by the
- * library in the middle of its work, where Lua must not be entered: slots_drain does the
- * rest when the call is back in the glue. */
+ * A number has a cell that counts the orders which have its callback; without any it is in
+ * the free or the released list. Cells lie in aligned pages that never move and know their
+ * owner, so that an order's `arg`, the address of a cell, is enough to release it. A number
+ * is released by the library in the middle of its work, where Lua must not be entered:
+ * slots_drain does the rest when the call is back in the glue.
+ *
+ * Most programs have one function for all their orders, and some have a new one for each.
+ * The numbers used last are remembered by their functions' addresses, so that in the first
+ * case there is one number and one entry in the table. An address names one function as long
+ * as that is anchored, which is as long as anything counts in its cell. */
 #include "slots.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { PAGE_BYTES = 4096, PAGE_HEAD = 16, CELLS = (PAGE_BYTES - PAGE_HEAD) / 4 };
+typedef struct slot_cell {
+    const void *function; /* NULL: what is called is no function */
+    uint32_t users;       /* orders and handlers that have it */
+    uint32_t next;        /* the next number in the same list; 0: the last */
+} slot_cell;
+
+enum { PAGE_BYTES = 4096, CELLS = PAGE_BYTES / sizeof(slot_cell) - 1 };
 
 typedef struct slot_page {
     slots *owner;
     uint32_t first; /* number of cells[0] */
     uint32_t unused;
-    uint32_t cells[CELLS]; /* the next number in the same list; 0: the last */
+    slot_cell cells[CELLS];
 } slot_page;
 
 _Static_assert(sizeof(slot_page) == PAGE_BYTES, "a page is found by masking an address");
@@ -26,7 +38,7 @@ static slot_page *page_of(const void *arg)
     return (slot_page *)((uintptr_t)arg & ~(uintptr_t)(PAGE_BYTES - 1));
 }
 
-static uint32_t *cell(const slots *s, uint32_t number)
+static slot_cell *cell_of(const slots *s, uint32_t number)
 {
     return &s->pages[(number - 1) / CELLS]->cells[(number - 1) % CELLS];
 }
@@ -46,40 +58,83 @@ static bool add_page(slots *s)
     return true;
 }
 
+/* Where the number of a function is remembered. */
+static uint32_t *memory_of(slots *s, const void *function)
+{
+    uintptr_t mixed = (uintptr_t)function >> 4;
+    return &s->recent[(mixed ^ (mixed >> 7)) % SLOTS_RECENT];
+}
+
+/* The number that the function has already; 0: none that is remembered. */
+static uint32_t find(slots *s, const void *function)
+{
+    uint32_t number = *memory_of(s, function);
+    if (!number)
+        return 0;
+    const slot_cell *cell = cell_of(s, number);
+    bool same = cell->function == function && cell->users > 0 && cell->users < UINT32_MAX;
+    return same ? number : 0;
+}
+
+/* A number that is in no list; it is not in use yet. 0 without memory. */
+static uint32_t next_number(slots *s)
+{
+    if (s->free)
+        return s->free;
+    if (s->made == s->page_count * CELLS && !add_page(s))
+        return 0;
+    return s->made + 1;
+}
+
+static void use(slots *s, uint32_t number, const void *function)
+{
+    slot_cell *cell = cell_of(s, number);
+    if (number == s->free)
+        s->free = cell->next;
+    else
+        s->made = number;
+    *cell = (slot_cell){.function = function, .users = 1};
+    if (function)
+        *memory_of(s, function) = number;
+}
+
 uint32_t slots_anchor(lua_State *L, slots *s, int callback)
 {
-    uint32_t number = s->free;
-    if (!number) {
-        if (s->made == s->page_count * CELLS && !add_page(s))
-            return 0;
-        number = s->made + 1;
+    const void *function = lua_isfunction(L, callback) ? lua_topointer(L, callback) : NULL;
+    uint32_t number = function ? find(s, function) : 0;
+    if (number) {
+        cell_of(s, number)->users++;
+        return number;
     }
+    number = next_number(s);
+    if (!number)
+        return 0;
     glue_get_own(L, 1);
     lua_pushvalue(L, callback);
     lua_rawseti(L, -2, (int)number); /* May raise: the number is not in use yet. */
     lua_pop(L, 1);
-    if (number == s->free)
-        s->free = *cell(s, number);
-    else
-        s->made = number;
+    use(s, number, function);
     return number;
 }
 
 void *slots_arg(const slots *s, uint32_t number)
 {
-    return cell(s, number);
+    return cell_of(s, number);
 }
 
 uint32_t slots_number(const void *arg)
 {
     const slot_page *page = page_of(arg);
-    return page->first + (uint32_t)((const uint32_t *)arg - page->cells);
+    return page->first + (uint32_t)((const slot_cell *)arg - page->cells);
 }
 
 void slots_release(void *arg)
 {
     slots *s = page_of(arg)->owner;
-    *(uint32_t *)arg = s->released;
+    slot_cell *cell = arg;
+    if (--cell->users > 0)
+        return;
+    cell->next = s->released;
     s->released = slots_number(arg);
 }
 
@@ -93,8 +148,7 @@ static void clear(lua_State *L, uint32_t number)
 
 void slots_drop(lua_State *L, slots *s, uint32_t number)
 {
-    *cell(s, number) = s->released;
-    s->released = number;
+    slots_release(cell_of(s, number));
     slots_drain(L, s);
 }
 
@@ -105,9 +159,10 @@ void slots_drain(lua_State *L, slots *s)
     glue_get_own(L, 1);
     while (s->released) {
         uint32_t number = s->released;
+        slot_cell *cell = cell_of(s, number);
         clear(L, number);
-        s->released = *cell(s, number);
-        *cell(s, number) = s->free;
+        s->released = cell->next;
+        cell->next = s->free;
         s->free = number;
     }
     lua_pop(L, 1);
@@ -125,6 +180,7 @@ void slots_forget(lua_State *L, slots *s)
     }
     lua_pop(L, 1);
     s->made = s->free = s->released = 0;
+    memset(s->recent, 0, sizeof s->recent);
 }
 
 void slots_close(slots *s)

@@ -10,18 +10,21 @@
 
 #include "compat.h"
 
+enum { SLOTS_RECENT = 16 };
+
 /* All zero is an empty one. Its address must not change. */
 typedef struct slots {
     struct slot_page **pages;
     uint32_t page_count;
-    uint32_t made;     /* numbers 1 to `made` are in use or in one of the lists */
-    uint32_t free;     /* numbers to use again, linked by their cells; 0: none */
-    uint32_t released; /* numbers whose callbacks are still in the table */
+    uint32_t made;                 /* numbers 1 to `made` are in use or in one of the lists */
+    uint32_t free;                 /* numbers to use again, linked by their cells; 0: none */
+    uint32_t released;             /* numbers whose callbacks are still in the table */
+    uint32_t recent[SLOTS_RECENT]; /* numbers of functions, by their addresses; 0: none */
 } slots;
 
 /* Put the callback at index `callback` into the table of the scheduler at index 1 and
- * return its number; 0 without memory. Where Lua has no memory it raises and nothing was
- * changed. */
+ * return its number; 0 without memory. A function that is there already is counted, and has
+ * one number. Where Lua has no memory it raises and nothing was changed. */
 uint32_t slots_anchor(lua_State *L, slots *s, int callback);
 
 void *slots_arg(const slots *s, uint32_t number);

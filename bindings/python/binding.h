@@ -24,7 +24,9 @@
     }
 #define TYPE_FUNCTION(kind, type, slot) (__extension__(kind) PyType_GetSlot(type, slot))
 
-/* Parameter names that are matched by hand, as interned strings. */
+/* Names as interned strings: parameters that are matched by hand, and attributes that are
+ * looked up for an order. A lookup by a C string makes a new one each time, and CPython's
+ * cache of attributes keeps thousands of them. */
 #define BINDING_NAMES(X)                                                                           \
     X(order_id)                                                                                    \
     X(delay)                                                                                       \
@@ -34,7 +36,22 @@
     X(queue)                                                                                       \
     X(replace)                                                                                     \
     X(generation)                                                                                  \
-    X(timeout)
+    X(timeout)                                                                                     \
+    X(__await__)                                                                                   \
+    X(__call__)                                                                                    \
+    X(__code__)                                                                                    \
+    X(__func__)                                                                                    \
+    X(_delay_ns)                                                                                   \
+    X(_scheduler)                                                                                  \
+    X(_start_workers)                                                                              \
+    X(close)                                                                                       \
+    X(co_flags)                                                                                    \
+    X(days)                                                                                        \
+    X(error)                                                                                       \
+    X(func)                                                                                        \
+    X(microseconds)                                                                                \
+    X(seconds)                                                                                     \
+    X(utcoffset)
 
 typedef enum binding_name {
 #define BINDING_NAME_ENUM(name) NAME_##name,
@@ -66,9 +83,10 @@ enum { FATE_COUNT = LAPSE_FATE_DONE + 1 };
     X(claim_type)                                                                                  \
     X(retry_type)                                                                                  \
     X(reject_type)                                                                                 \
-    X(report) /* report(on_error, order, error) -> text of the error */                            \
-    X(bury)   /* bury(on_dead, the fields of an Info) */                                           \
-    X(log)    /* log(lapse_level, text) */
+    X(report)   /* report(on_error, order, error) -> text of the error */                          \
+    X(bury)     /* bury(on_dead, the fields of an Info) */                                         \
+    X(surround) /* surround(around, callback, order) -> what the callback returned */              \
+    X(log)      /* log(lapse_level, text) */
 
 typedef struct binding_state {
 #define BINDING_OBJECT_FIELD(name) PyObject *name;
@@ -107,6 +125,17 @@ int binding_link(binding_state *state);
 /* The state behind a type of this module, or behind a subclass written in Python. NULL
  * with TypeError. */
 binding_state *binding_state_of(PyTypeObject *type);
+
+/* object.name, and object.name(); new references, or NULL with an exception. */
+static inline PyObject *attribute(binding_state *state, PyObject *object, binding_name name)
+{
+    return PyObject_GetAttr(object, state->names[name]);
+}
+
+static inline PyObject *call_method(binding_state *state, PyObject *object, binding_name name)
+{
+    return PyObject_CallMethodObjArgs(object, state->names[name], NULL);
+}
 
 /* The member of lapse.Fate; a new reference. */
 PyObject *fate_object(binding_state *state, int fate);

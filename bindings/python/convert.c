@@ -81,9 +81,9 @@ static int whole_seconds(PyObject *value, int64_t *out)
     return 0;
 }
 
-static int int_attribute(PyObject *value, const char *name, int64_t *out)
+static int int_attribute(binding_state *state, PyObject *value, binding_name name, int64_t *out)
 {
-    PyObject *n = PyObject_GetAttrString(value, name);
+    PyObject *n = attribute(state, value, name);
     if (!n)
         return -1;
     *out = PyLong_AsLongLong(n);
@@ -92,11 +92,12 @@ static int int_attribute(PyObject *value, const char *name, int64_t *out)
 }
 
 /* A timedelta as whole seconds and the nanoseconds above them. */
-static int timedelta_parts(PyObject *value, int64_t *seconds, int64_t *ns)
+static int timedelta_parts(binding_state *state, PyObject *value, int64_t *seconds, int64_t *ns)
 {
     int64_t days, rest, micros;
-    if (int_attribute(value, "days", &days) || int_attribute(value, "seconds", &rest) ||
-        int_attribute(value, "microseconds", &micros))
+    if (int_attribute(state, value, NAME_days, &days) ||
+        int_attribute(state, value, NAME_seconds, &rest) ||
+        int_attribute(state, value, NAME_microseconds, &micros))
         return -1;
     *seconds = days * DAY + rest;
     *ns = micros * 1000;
@@ -134,7 +135,7 @@ int convert_delay(binding_state *state, const char *name, PyObject *value, lapse
         return -1;
     if (!is_delta)
         return refuse_named(name, "a time is seconds as int or float, or a timedelta", value);
-    if (timedelta_parts(value, &seconds, &ns))
+    if (timedelta_parts(state, value, &seconds, &ns))
         return -1;
     return delay_of_parts(state, name, value, seconds, ns, out);
 }
@@ -207,7 +208,7 @@ static int instant_of_parts(binding_state *state, const char *name, PyObject *va
 static int instant_of_datetime(binding_state *state, const char *name, PyObject *value,
                                lapse_ns *out)
 {
-    PyObject *offset = PyObject_CallMethod(value, "utcoffset", NULL);
+    PyObject *offset = call_method(state, value, NAME_utcoffset);
     if (!offset)
         return -1;
     bool naive = offset == Py_None;
@@ -223,7 +224,7 @@ static int instant_of_datetime(binding_state *state, const char *name, PyObject 
     if (!since)
         return -1;
     int64_t seconds, ns;
-    int rc = timedelta_parts(since, &seconds, &ns);
+    int rc = timedelta_parts(state, since, &seconds, &ns);
     Py_DECREF(since);
     return rc ? rc : instant_of_parts(state, name, value, seconds, ns, out);
 }

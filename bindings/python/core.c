@@ -122,6 +122,7 @@ void core_clear(core *c)
 {
     Py_CLEAR(c->on_error);
     Py_CLEAR(c->on_dead);
+    Py_CLEAR(c->around);
     Py_CLEAR(c->handlers);
     Py_CLEAR(c->queues);
     slots_clear(&c->slots);
@@ -339,13 +340,15 @@ static void move(core *c, core *fresh)
     fresh->link->core = fresh;
     fresh->on_error = c->on_error;
     fresh->on_dead = c->on_dead;
+    fresh->around = c->around;
     fresh->handlers = c->handlers;
     fresh->queues = c->queues;
     fresh->clock = Py_XNewRef(c->clock);
     fresh->may_block = c->may_block;
+    fresh->awaits = c->awaits;
     c->s = NULL;
     c->link = NULL;
-    c->on_error = c->on_dead = c->handlers = c->queues = NULL;
+    c->on_error = c->on_dead = c->around = c->handlers = c->queues = NULL;
 }
 
 core *core_after_fork(binding_state *state, core *c)

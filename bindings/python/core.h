@@ -28,8 +28,9 @@ typedef struct core_link {
 typedef struct core {
     lapse *s; /* NULL once closed, and in what a fork left behind; under the GIL, as all */
     slots slots;
-    PyObject *on_error;   /* callable or NULL; these four are the Scheduler's to traverse */
+    PyObject *on_error;   /* callable or NULL; these five are the Scheduler's to traverse */
     PyObject *on_dead;    /* callable or NULL */
+    PyObject *around;     /* callable that makes a context manager, or NULL */
     PyObject *handlers;   /* dict: queue -> (function, policy as bytes); NULL when empty */
     PyObject *queues;     /* dict: function -> its queue, None when it has several; or NULL */
     PyObject *clock;      /* ManualClock or NULL; outlives `s` */
@@ -39,6 +40,7 @@ typedef struct core {
     core_frame *frames;   /* callbacks and hooks that run now */
     core_waiter *waiters; /* who wants to know when less is running */
     bool may_block;       /* calls may wait for input or output: give up the GIL for each */
+    bool awaits;          /* an event loop awaits what callbacks return */
     bool stopped;
     unsigned watchers;    /* threads in watch_until_stopped */
     bool watch_sleeps;    /* the watcher wants to know of the next callback */

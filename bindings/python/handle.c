@@ -149,7 +149,7 @@ int handle_set(binding_state *state, core *c, PyObject *queue, PyObject *functio
 {
     text name;
     dicts d;
-    if (function != Py_None && put_check_callback(state, function))
+    if (function != Py_None && put_check_callback(state, c, function))
         return -1;
     if (convert_queue(state, queue, &name))
         return -1;
@@ -187,46 +187,50 @@ int handle_again(binding_state *state, core *c)
 
 /* -- Scheduler's calls ------------------------------------------------------------------ */
 
-/* A number of a policy: `low` to `high`, and 0 for the default. */
-typedef struct figure {
-    const char *name, *wanted;
-    int low, high;
-} figure;
-
-static int read_figure(binding_state *state, const figure *f, PyObject *value, int *out)
+/* A number of a policy. The library knows the ranges; here it only has to fit. */
+static int read_figure(binding_state *state, const char *name, PyObject *value, int *out)
 {
     int overflow;
     if (!PyLong_Check(value) || PyBool_Check(value)) {
-        PyErr_Format(PyExc_TypeError, "%s is an int, got %R", f->name, value);
+        PyErr_Format(PyExc_TypeError, "%s is an int, got %R", name, value);
         return -1;
     }
     long n = PyLong_AsLongAndOverflow(value, &overflow);
     if (n == -1 && !overflow && PyErr_Occurred())
         return -1;
-    if (overflow || (n && (n < f->low || n > f->high))) {
-        raise_text(state, LAPSE_ERANGE, "%s: got %R: use %s", f->name, value, f->wanted);
+    if (overflow || n < INT_MIN || n > INT_MAX) {
+        raise_text(state, LAPSE_ERANGE, "%s: %R is out of range", name, value);
         return -1;
     }
     *out = (int)n;
     return 0;
 }
 
+/* A rate has no sign in C. */
+static int read_rate(binding_state *state, PyObject *value, unsigned *out)
+{
+    int per_second;
+    if (read_figure(state, "rate", value, &per_second))
+        return -1;
+    if (per_second < 0) {
+        raise_text(state, LAPSE_ERANGE,
+                   "rate: %R is below 0: use orders per second, or 0 for no "
+                   "limit",
+                   value);
+        return -1;
+    }
+    *out = (unsigned)per_second;
+    return 0;
+}
+
 static int read_figures(binding_state *state, PyObject *const *v, lapse_policy *p)
 {
-    static const figure attempts = {"attempts", "1 to 4000, 0 for the default", 1, 4000};
-    static const figure percent = {"backoff_percent", "100 to 100000, 0 for the default", 100,
-                                   100000};
-    static const figure jitter = {"jitter_percent", "1 to 100, 0 for the default, below 0 for none",
-                                  INT_MIN, 100};
-    static const figure rate = {"rate", "orders per second, 0 for no limit", 1, INT_MAX};
-    int per_second;
-    if (read_figure(state, &attempts, v[0], &p->attempts) ||
-        read_figure(state, &percent, v[3], &p->backoff_percent) ||
-        read_figure(state, &jitter, v[4], &p->jitter_percent) ||
-        read_figure(state, &rate, v[7], &per_second))
-        return -1;
-    p->rate = (unsigned)per_second;
-    return 0;
+    return read_figure(state, "attempts", v[0], &p->attempts) ||
+                   read_figure(state, "backoff_percent", v[3], &p->backoff_percent) ||
+                   read_figure(state, "jitter_percent", v[4], &p->jitter_percent) ||
+                   read_rate(state, v[7], &p->rate)
+               ? -1
+               : 0;
 }
 
 static int read_policy(binding_state *state, PyObject *const *v, lapse_policy *p)

@@ -6,8 +6,8 @@
 #include "cli.h"
 #include "convert.h"
 #include "order.h"
-#include "run.h"
 #include "scheduler.h"
+#include "worker.h"
 
 static struct PyModuleDef module_def;
 
@@ -60,6 +60,7 @@ int binding_link(binding_state *state)
         import_into(&state->reject_type, "lapse._verdicts", "Reject") ||
         import_into(&state->bury, "lapse._verdicts", "bury") ||
         import_into(&state->log, "lapse._verdicts", "log") ||
+        import_into(&state->surround, "lapse._verdicts", "surround") ||
         import_into(&state->report, "lapse._verdicts", "report"))
         return -1;
     return 0;

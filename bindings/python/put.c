@@ -24,14 +24,14 @@ static PyObject *underlying(binding_state *state, PyObject *callback)
 {
     PyObject *f = Py_NewRef(callback);
     for (;;) {
-        const char *inner = NULL;
+        binding_name inner;
         if ((PyObject *)Py_TYPE(f) == state->method_type)
-            inner = "__func__";
+            inner = NAME___func__;
         else if ((PyObject *)Py_TYPE(f) == state->partial_type)
-            inner = "func";
-        if (!inner)
+            inner = NAME_func;
+        else
             return f;
-        PyObject *next = PyObject_GetAttrString(f, inner);
+        PyObject *next = attribute(state, f, inner);
         Py_DECREF(f);
         if (!next)
             return NULL;
@@ -39,10 +39,10 @@ static PyObject *underlying(binding_state *state, PyObject *callback)
     }
 }
 
-static long code_flags(PyObject *function)
+static long code_flags(binding_state *state, PyObject *function)
 {
-    PyObject *code = PyObject_GetAttrString(function, "__code__");
-    PyObject *flags = code ? PyObject_GetAttrString(code, "co_flags") : NULL;
+    PyObject *code = attribute(state, function, NAME___code__);
+    PyObject *flags = code ? attribute(state, code, NAME_co_flags) : NULL;
     long bits = flags ? PyLong_AsLong(flags) : -1;
     Py_XDECREF(flags);
     Py_XDECREF(code);
@@ -54,16 +54,16 @@ static long code_flags(PyObject *function)
 static long flags_of(binding_state *state, PyObject *f)
 {
     if ((PyObject *)Py_TYPE(f) == state->function_type)
-        return code_flags(f);
-    PyObject *call = PyObject_GetAttrString((PyObject *)Py_TYPE(f), "__call__");
+        return code_flags(state, f);
+    PyObject *call = attribute(state, (PyObject *)Py_TYPE(f), NAME___call__);
     if (!call)
         return -1;
-    long flags = (PyObject *)Py_TYPE(call) == state->function_type ? code_flags(call) : 0;
+    long flags = (PyObject *)Py_TYPE(call) == state->function_type ? code_flags(state, call) : 0;
     Py_DECREF(call);
     return flags;
 }
 
-int put_check_callback(binding_state *state, PyObject *callback)
+int put_check_callback(binding_state *state, const core *c, PyObject *callback)
 {
     if (!PyCallable_Check(callback)) {
         PyErr_Format(PyExc_TypeError, "callback is a callable that takes the order, not %R",
@@ -77,7 +77,7 @@ int put_check_callback(binding_state *state, PyObject *callback)
     Py_DECREF(f);
     if (flags < 0)
         return -1;
-    if (!(flags & CO_LAZY))
+    if (!(flags & CO_LAZY) || (c->awaits && flags & CO_COROUTINE))
         return 0;
     if (flags & (CO_COROUTINE | CO_ITERABLE_COROUTINE))
         PyErr_Format(PyExc_TypeError,
@@ -138,7 +138,7 @@ static int prepare_payload(PyObject *payload, put *out)
 static int prepare_callback(binding_state *state, core *c, PyObject *callback, put *out)
 {
     out->runs = true;
-    if (!slots_remembers(&c->slots, callback) && put_check_callback(state, callback))
+    if (!slots_remembers(&c->slots, callback) && put_check_callback(state, c, callback))
         return -1;
     out->slot = slots_take(&c->slots, callback);
     if (!out->slot)

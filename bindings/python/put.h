@@ -26,12 +26,12 @@ typedef struct put {
 int put_prepare(binding_state *state, core *c, const put_arguments *given, bool absolute, put *out);
 
 /* Whether this can be called back: 0, or -1 with a TypeError. */
-int put_check_callback(binding_state *state, PyObject *callback);
+int put_check_callback(binding_state *state, const core *c, PyObject *callback);
 
 /* What to do instead of giving a coroutine function as a callback. */
 #define COROUTINE_HINT                                                                             \
-    "this scheduler runs plain functions; on a worker, one that does "                             \
-    "asyncio.run_coroutine_threadsafe(f(order), loop).result()"
+    "this scheduler runs plain functions; lapse.aio.Scheduler runs coroutine functions, and a "    \
+    "worker one that does asyncio.run_coroutine_threadsafe(f(order), loop).result()"
 
 /* Marks an order, or a handler, whose callable is in a slot. */
 lapse_verdict put_python_runs_it(const lapse_order *order, void *arg);

@@ -1,10 +1,12 @@
 /* run.c - begin, call back, settle.
  *
- * A thread waits in the core without the GIL, takes it once and runs what is due. What a
- * callback raises never leaves this file: Retry and Reject, returned as well, are verdicts,
- * the rest goes to report(). No order is half done when run_due returns: signals are looked
+ * A thread waits in the core without the GIL, takes it once and runs what is due. An event
+ * loop never waits here; it is handed what callbacks want awaited. What a callback raises
+ * never leaves this file: Retry and Reject, returned as well, are verdicts, the rest goes to
+ * report(). No order is half done when run_due returns: signals are looked
  * at between orders only. */
 #include "run.h"
+#include "claim.h"
 #include "news.h"
 #include "order.h"
 #include "put.h"
@@ -15,6 +17,7 @@
 
 /* What a callback said about its order. */
 typedef struct verdict {
+    bool later; /* nothing yet: the event loop has it now, and settles */
     lapse_verdict what;
     lapse_ns delay;  /* LAPSE_RETRY */
     PyObject *error; /* str or NULL */
@@ -44,14 +47,14 @@ static verdict failed(binding_state *state, PyObject *on_error, PyObject *order,
 }
 
 /* Retry and Reject keep what they were made with as `_delay_ns` and `error`. */
-static int asked(PyObject *raised, verdict *out)
+static int asked(binding_state *state, PyObject *raised, verdict *out)
 {
-    PyObject *delay = PyObject_GetAttrString(raised, "_delay_ns");
+    PyObject *delay = attribute(state, raised, NAME__delay_ns);
     out->delay = delay ? PyLong_AsLongLong(delay) : -1;
     Py_XDECREF(delay);
     if (PyErr_Occurred())
         return -1;
-    out->error = PyObject_GetAttrString(raised, "error");
+    out->error = attribute(state, raised, NAME_error);
     if (out->error && PyUnicode_Check(out->error))
         return 0;
     Py_CLEAR(out->error);
@@ -67,7 +70,7 @@ static verdict judge(binding_state *state, PyObject *on_error, PyObject *order, 
         v.what = LAPSE_REJECT;
     else
         return failed(state, on_error, order, raised);
-    if (!asked(raised, &v))
+    if (!asked(state, raised, &v))
         return v;
     PyObject *broken = take_raised(); /* a subclass that lacks what Retry sets */
     v = failed(state, on_error, order, broken);
@@ -80,7 +83,7 @@ static int refuse_coroutine(binding_state *state, PyObject *result)
 {
     if ((PyObject *)Py_TYPE(result) != state->coroutine_type)
         return 0;
-    PyObject *closed = PyObject_CallMethod(result, "close", NULL);
+    PyObject *closed = call_method(state, result, NAME_close);
     Py_XDECREF(closed);
     if (closed)
         PyErr_SetString(PyExc_TypeError,
@@ -105,18 +108,67 @@ static PyObject *returned_verdict(binding_state *state, PyObject *result)
     return made ? made : take_raised();
 }
 
-static verdict call_back(binding_state *state, PyObject *on_error, PyObject *callback,
-                         PyObject *order)
+/* What the callback returned: NULL with what it, or what is around it, raised. */
+static PyObject *call_plain(binding_state *state, PyObject *around, PyObject *callback,
+                            PyObject *order)
 {
-    PyObject *result = PyObject_CallFunctionObjArgs(callback, order, NULL);
+    PyObject *result =
+        around ? PyObject_CallFunctionObjArgs(state->surround, around, callback, order, NULL)
+               : PyObject_CallFunctionObjArgs(callback, order, NULL);
     if (result && refuse_coroutine(state, result))
         Py_CLEAR(result);
-    PyObject *said = result ? returned_verdict(state, result) : take_raised();
-    Py_XDECREF(result);
-    if (!said)
-        return (verdict){.what = LAPSE_DONE};
-    verdict v = judge(state, on_error, order, said);
-    Py_DECREF(said);
+    return result;
+}
+
+static bool is_awaitable(binding_state *state, PyObject *result)
+{
+    PyObject *type = (PyObject *)Py_TYPE(result);
+    if (type == state->coroutine_type || result == Py_None)
+        return result != Py_None;
+    PyObject *await = attribute(state, type, NAME___await__);
+    if (!await)
+        PyErr_Clear();
+    Py_XDECREF(await);
+    return await != NULL;
+}
+
+/* In an event loop: true when it goes on with the order; else *result is as in call_plain.
+ * What is around a callback stays until its answer, so the loop calls those itself. */
+static bool call_in_loop(binding_state *state, const run_loop *loop, PyObject *around,
+                         PyObject *callback, PyObject *order, PyObject **result)
+{
+    PyObject *told;
+    if (around) {
+        told = PyObject_CallFunctionObjArgs(loop->enter, order, callback, around, NULL);
+    } else {
+        *result = PyObject_CallFunctionObjArgs(callback, order, NULL);
+        if (!*result || !is_awaitable(state, *result))
+            return false;
+        told = PyObject_CallFunctionObjArgs(loop->start, order, *result, NULL);
+        Py_CLEAR(*result);
+    }
+    Py_XDECREF(told);
+    return told != NULL;
+}
+
+static verdict call_back(binding_state *state, const run_loop *loop, core *c, PyObject *callback,
+                         PyObject *order)
+{
+    verdict v = {.later = false, .what = LAPSE_DONE};
+    PyObject *on_error = Py_XNewRef(c->on_error), *around = Py_XNewRef(c->around), *result = NULL;
+    if (loop)
+        v.later = call_in_loop(state, loop, around, callback, order, &result);
+    else
+        result = call_plain(state, around, callback, order);
+    if (!v.later) {
+        PyObject *said = result ? returned_verdict(state, result) : take_raised();
+        Py_XDECREF(result);
+        if (said)
+            v = judge(state, on_error, order, said);
+        Py_XDECREF(said);
+    }
+    Py_XDECREF(around);
+    Py_XDECREF(on_error);
     return v;
 }
 
@@ -136,9 +188,10 @@ static void settle(core *c, int64_t fence, verdict *v)
     Py_CLEAR(v->error);
 }
 
-/* Run the callback of an order that was begun, and settle it; `order` ends with that. */
-static void run_callback(binding_state *state, core *c, const lapse_order *order,
-                         PyObject *callback)
+/* Run the callback of an order that was begun, and settle it; `order` ends with that.
+ * True when the event loop has it now. */
+static bool run_callback(binding_state *state, const run_loop *loop, core *c,
+                         const lapse_order *order, PyObject *callback)
 {
     int64_t fence = order->fence;
     verdict v = {.what = LAPSE_FAIL};
@@ -147,38 +200,49 @@ static void run_callback(binding_state *state, core *c, const lapse_order *order
     if (!here.order) {
         PyErr_WriteUnraisable(callback);
         settle(c, fence, &v);
-        return;
+        return false;
     }
-    PyObject *on_error = Py_XNewRef(c->on_error);
     core_push_frame(&here);
-    v = call_back(state, on_error, callback, here.order);
-    settle(c, fence, &v);
+    v = call_back(state, loop, c, callback, here.order);
+    if (!v.later)
+        settle(c, fence, &v);
     core_pop_frame(&here);
-    Py_XDECREF(on_error);
     Py_DECREF(here.order);
+    return v.later;
 }
 
-/* Start and finish the next order that is due by `until`: 1; 0: none is; or an error. */
-static int run_one(binding_state *state, core *c, lapse_ns until)
+/* Begin the next order that is due by `until`: 1, with its callback, a new reference that
+ * is NULL when the collector took it, so that the scheduler is stopped; 0: none is; or an
+ * error. */
+static int begin_one(binding_state *state, core *c, lapse_ns until, const lapse_order **order,
+                     PyObject **callback)
 {
-    const lapse_order *order;
     lapse_callback fn;
     void *arg;
     int rc;
     if (!c->s)
         return LAPSE_ECLOSED;
-    CORE_CALL(c, rc, lapse_begin(c->s, until, &order, &fn, &arg));
+    CORE_CALL(c, rc, lapse_begin(c->s, until, order, &fn, &arg));
     if (rc == 0)
         core_tidy(state, c);
+    if (rc == 1)
+        *callback = Py_XNewRef(((slot *)arg)->callback);
+    return rc;
+}
+
+/* Start the next order that is due by `until`, and finish it or leave it to the loop, which
+ * has room for one less then: 1; 0: none is due; or an error. */
+static int run_one(binding_state *state, run_loop *loop, core *c, lapse_ns until)
+{
+    const lapse_order *order;
+    PyObject *callback;
+    int rc = begin_one(state, c, until, &order, &callback);
     if (rc != 1)
         return rc;
-    PyObject *callback = Py_XNewRef(((slot *)arg)->callback);
-    if (callback) {
-        run_callback(state, c, order, callback);
-    } else { /* the collector was here, so it is stopped already */
-        verdict v = {.what = LAPSE_GIVE_BACK};
-        settle(c, order->fence, &v);
-    }
+    if (!callback)
+        claim_give_back(c, order->fence);
+    else if (run_callback(state, loop, c, order, callback))
+        loop->room--;
     core_tidy(state, c);
     Py_XDECREF(callback);
     return 1;
@@ -205,7 +269,7 @@ static int64_t run_batch(binding_state *state, core *c, uint64_t max)
     for (;;) {
         if (max && (uint64_t)ran == max)
             return ran;
-        int rc = run_one(state, c, until);
+        int rc = run_one(state, NULL, c, until);
         if (rc == 0 || (rc < 0 && ran))
             return ran;
         if (rc < 0)
@@ -216,6 +280,29 @@ static int64_t run_batch(binding_state *state, core *c, uint64_t max)
             return RUN_RAISED;
         let_others(&since);
     }
+}
+
+/* Ends when nothing is due, when the loop has no room, and early enough to let it do
+ * something else: the descriptor stays readable then. */
+static int64_t run_loop_batch(binding_state *state, run_loop *loop, core *c)
+{
+    lapse_ns until = lapse_now(c->s);
+    lapse_ns since = core_now();
+    int64_t ran = 0;
+    while (loop->room) {
+        int rc = run_one(state, loop, c, until);
+        if (rc == 0 || (rc < 0 && ran))
+            return ran;
+        if (rc < 0)
+            return rc;
+        if (++ran % CHECK_EVERY)
+            continue;
+        if (PyErr_CheckSignals())
+            return RUN_RAISED;
+        if (core_now() - since >= HOLD_MAX)
+            return ran;
+    }
+    return ran;
 }
 
 /* The host has been told of the stop: its descriptor is not readable any more. Of a
@@ -229,16 +316,77 @@ static void tell_stopped(core *c)
     (void)ignored;
 }
 
+/* What a pass came to; a host learns of a stop but once. */
+static int64_t end_pass(core *c, int64_t ran)
+{
+    if (ran == LAPSE_ECLOSED)
+        tell_stopped(c);
+    core_leave(c);
+    return ran;
+}
+
 int64_t run_due(binding_state *state, core *c, uint64_t max)
 {
     if (!c->s)
         return LAPSE_ECLOSED;
     core_enter(c);
-    int64_t ran = run_batch(state, c, max);
-    if (ran == LAPSE_ECLOSED)
-        tell_stopped(c);
-    core_leave(c);
-    return ran;
+    return end_pass(c, run_batch(state, c, max));
+}
+
+int64_t run_in_loop(binding_state *state, core *c, run_loop *loop)
+{
+    if (!c->s)
+        return LAPSE_ECLOSED;
+    core_enter(c);
+    return end_pass(c, run_loop_batch(state, loop, c));
+}
+
+/* Add (order, callback) of what was begun. Without memory, or when the collector took the
+ * callback, it is given back. */
+static void add_begun(binding_state *state, core *c, PyObject *list, const lapse_order *order,
+                      PyObject *callback)
+{
+    int64_t fence = order->fence;
+    PyObject *pair = NULL, *shown = callback ? order_object(state, state->order_type, order) : NULL;
+    if (shown)
+        pair = PyTuple_Pack(2, shown, callback);
+    Py_XDECREF(shown);
+    if (!pair || PyList_Append(list, pair))
+        claim_give_back(c, fence);
+    if (PyErr_Occurred())
+        PyErr_WriteUnraisable(callback);
+    Py_XDECREF(pair);
+}
+
+static int64_t begin_batch(binding_state *state, core *c, uint64_t max, PyObject *list)
+{
+    lapse_ns until = lapse_now(c->s);
+    for (uint64_t begun = 0; begun < max; begun++) {
+        const lapse_order *order;
+        PyObject *callback;
+        int rc = begin_one(state, c, until, &order, &callback);
+        if (rc <= 0)
+            return begun ? 0 : rc;
+        add_begun(state, c, list, order, callback);
+        Py_XDECREF(callback);
+    }
+    return 0;
+}
+
+PyObject *run_begin(binding_state *state, core *c, uint64_t max)
+{
+    if (!core_open_or_raise(state, c))
+        return NULL;
+    PyObject *list = PyList_New(0);
+    if (!list)
+        return NULL;
+    core_enter(c);
+    int64_t rc = end_pass(c, begin_batch(state, c, max, list));
+    if (rc >= 0)
+        return list;
+    raise_code(state, (int)rc);
+    Py_DECREF(list);
+    return NULL;
 }
 
 /* Wait for work without the GIL; a worker blocks signals meanwhile, so that they go to the
@@ -296,91 +444,4 @@ int run_until_stopped(binding_state *state, core *c, bool is_worker)
         return 0;
     raise_code(state, (int)rc);
     return -1;
-}
-
-/* -- Worker ---------------------------------------------------------------------- */
-
-typedef struct worker {
-    PyObject_HEAD core *core;
-    binding_state *state; /* the type keeps the module alive */
-} worker;
-
-PyObject *worker_new(binding_state *state, core *c)
-{
-    PyTypeObject *type = (PyTypeObject *)state->worker_type;
-    worker *self = (worker *)PyType_GenericAlloc(type, 0);
-    if (!self)
-        return NULL;
-    self->core = core_hold(c);
-    self->state = state;
-    return (PyObject *)self;
-}
-
-static void worker_dealloc(PyObject *object)
-{
-    PyTypeObject *type = Py_TYPE(object);
-    core *c = ((worker *)object)->core;
-    if (c)
-        core_drop(c);
-    freefunc release = TYPE_FUNCTION(freefunc, type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
-}
-
-static PyObject *worker_run(PyObject *object, PyObject *Py_UNUSED(ignored))
-{
-    worker *self = (worker *)object;
-    if (run_until_stopped(self->state, self->core, true))
-        return NULL;
-    Py_RETURN_NONE;
-}
-
-static PyObject *worker_watch(PyObject *object, PyObject *Py_UNUSED(ignored))
-{
-    worker *self = (worker *)object;
-    if (watch_until_stopped(self->state, self->core))
-        return NULL;
-    Py_RETURN_NONE;
-}
-
-static PyObject *worker_stop(PyObject *object, PyObject *Py_UNUSED(ignored))
-{
-    worker *self = (worker *)object;
-    int rc = core_stop(self->core);
-    if (rc < 0)
-        return raise_code(self->state, rc);
-    Py_RETURN_NONE;
-}
-
-static PyMethodDef worker_methods[] = {
-    {"run", worker_run, METH_NOARGS,
-     PyDoc_STR("run($self, /)\n--\n\nRun callbacks on this thread until the scheduler stops.")},
-    {"watch", worker_watch, METH_NOARGS,
-     PyDoc_STR("watch($self, /)\n--\n\n"
-               "Look after callbacks that run too long, until the scheduler stops.")},
-    {"stop", worker_stop, METH_NOARGS,
-     PyDoc_STR("stop($self, /)\n--\n\nStop the scheduler; see Scheduler.stop.")},
-    {NULL, NULL, 0, NULL},
-};
-
-static const char worker_doc[] = PyDoc_STR("What a worker thread holds instead of its Scheduler.");
-
-static PyType_Slot worker_slots[] = {
-    TYPE_SLOT(Py_tp_dealloc, worker_dealloc),
-    TYPE_SLOT(Py_tp_methods, worker_methods),
-    TYPE_SLOT(Py_tp_doc, worker_doc),
-    {0, NULL},
-};
-
-static PyType_Spec worker_spec = {
-    .name = "lapse._lapse.Worker",
-    .basicsize = sizeof(worker),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = worker_slots,
-};
-
-int worker_add(PyObject *module, binding_state *state)
-{
-    state->worker_type = PyType_FromModuleAndSpec(module, &worker_spec, NULL);
-    return state->worker_type ? PyModule_AddType(module, (PyTypeObject *)state->worker_type) : -1;
 }

@@ -13,8 +13,19 @@ int64_t run_due(binding_state *state, core *c, uint64_t max);
  * signals away from its thread while it waits. */
 int run_until_stopped(binding_state *state, core *c, bool is_worker);
 
-/* A new Worker: what a thread holds; its run() returns when the scheduler is stopped. */
-PyObject *worker_new(binding_state *state, core *c);
-int worker_add(PyObject *module, binding_state *state);
+/* An event loop that awaits what callbacks return. What it takes it settles. */
+typedef struct run_loop {
+    PyObject *start; /* start(order, awaitable): the callback has returned this */
+    PyObject *enter; /* enter(order, callback, around): it is to be called inside around */
+    uint64_t room;   /* so many more orders the loop takes now */
+} run_loop;
+
+/* As run_due for a loop: callbacks that return anything else are done at once. Ends early
+ * when there is no room, and so that the loop is not held up. */
+int64_t run_in_loop(binding_state *state, core *c, run_loop *loop);
+
+/* Begin orders that are due, at most `max`, and call nothing: a list of (order, callback),
+ * for the caller to settle; or NULL with an exception. */
+PyObject *run_begin(binding_state *state, core *c, uint64_t max);
 
 #endif

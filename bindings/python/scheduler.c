@@ -5,11 +5,13 @@
  * Python part's. Calls that wait give up the GIL and look at signals; calls on a memory
  * store do not, they are shorter than a hand-over. */
 #include "scheduler.h"
+#include "claim.h"
 #include "handle.h"
 #include "news.h"
 #include "order.h"
 #include "put.h"
 #include "run.h"
+#include "worker.h"
 
 #include <string.h>
 
@@ -38,6 +40,7 @@ static int scheduler_traverse(PyObject *object, visitproc visit, void *arg)
         return 0;
     Py_VISIT(c->on_error);
     Py_VISIT(c->on_dead);
+    Py_VISIT(c->around);
     Py_VISIT(c->handlers);
     Py_VISIT(c->queues);
     Py_VISIT(c->clock);
@@ -103,25 +106,33 @@ static int check_on_dead(PyObject *hook)
     return check_hook(hook, "on_dead is a callable that takes (info, reason)");
 }
 
+static int check_around(PyObject *around)
+{
+    return check_hook(around, "around is a callable that takes an order and returns a context "
+                              "manager");
+}
+
 static PyObject *scheduler_open(PyObject *object, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"url",         "on_error", "on_dead",  "max_pending",
                             "overflow",    "keep",     "max_dead", "lease",
-                            "stuck_after", "clock",    NULL};
+                            "stuck_after", "clock",    "around",   NULL};
     scheduler *self = as_scheduler(object);
     binding_state *state = self->state;
     const char *url, *overflow;
-    PyObject *on_error, *on_dead, *max_pending, *keep, *max_dead, *lease, *stuck_after, *clock;
+    PyObject *on_error, *on_dead, *max_pending, *keep, *max_dead, *lease, *stuck_after, *clock,
+        *around;
     lapse_options options = {.release = slots_release};
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "sOOOsOOOOO:_open", names, &url, &on_error,
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "sOOOsOOOOOO:_open", names, &url, &on_error,
                                      &on_dead, &max_pending, &overflow, &keep, &max_dead, &lease,
-                                     &stuck_after, &clock))
+                                     &stuck_after, &clock, &around))
         return NULL;
     if (self->core) {
         PyErr_SetString(PyExc_RuntimeError, "the scheduler is open already");
         return NULL;
     }
     if (binding_link(state) || check_on_error(on_error) || check_on_dead(on_dead) ||
+        check_around(around) ||
         convert_count(state, "max_pending", max_pending, &options.max_pending) ||
         convert_count(state, "max_dead", max_dead, &options.max_dead) ||
         parse_overflow(state, overflow, &options.overflow) ||
@@ -140,6 +151,8 @@ static PyObject *scheduler_open(PyObject *object, PyObject *args, PyObject *keyw
         self->core->on_error = Py_NewRef(on_error);
     if (on_dead != Py_None)
         self->core->on_dead = Py_NewRef(on_dead);
+    if (around != Py_None)
+        self->core->around = Py_NewRef(around);
     Py_RETURN_NONE;
 }
 
@@ -248,7 +261,7 @@ int scheduler_wake_workers(scheduler *self)
 {
     if (!self->lazy)
         return 0;
-    PyObject *done = PyObject_CallMethod((PyObject *)self, "_start_workers", NULL);
+    PyObject *done = call_method(self->state, (PyObject *)self, NAME__start_workers);
     Py_XDECREF(done);
     return done ? 0 : -1;
 }
@@ -420,12 +433,12 @@ static PyObject *scheduler_cancel_wait(PyObject *object, PyObject *const *args, 
 static PyObject *claim_object(scheduler *self, core *c, const lapse_order *order)
 {
     int64_t fence = order->fence;
-    PyObject *claim = order_object(self->state, self->state->claim_type, order);
-    if (claim && PyObject_SetAttrString(claim, "_scheduler", (PyObject *)self))
-        Py_CLEAR(claim);
-    if (!claim)
-        lapse_settle(c->s, fence, LAPSE_GIVE_BACK, 0, NULL);
-    return claim;
+    PyObject *claim = claim_make(self->state, c, self->state->claim_type, order);
+    if (!claim || !PyObject_SetAttr(claim, self->state->names[NAME__scheduler], (PyObject *)self))
+        return claim;
+    Py_DECREF(claim);
+    claim_give_back(c, fence);
+    return NULL;
 }
 
 static PyObject *claim_or_none(scheduler *self, core *c, int rc, const lapse_order *order)
@@ -511,45 +524,17 @@ static PyObject *scheduler_poll(PyObject *object, PyObject *const *args, Py_ssiz
 
 static PyObject *scheduler_settle(PyObject *object, PyObject *args)
 {
-    scheduler *self = as_scheduler(object);
-    core *c = self->core;
-    long long fence, delay;
-    int verdict, rc;
-    const char *error;
-    if (!PyArg_ParseTuple(args, "LiLz:_settle", &fence, &verdict, &delay, &error) ||
-        !core_open_or_raise(self->state, c))
-        return NULL;
-    CORE_CALL(c, rc, lapse_settle(c->s, fence, (lapse_verdict)verdict, delay, error));
-    if (rc < 0)
-        raise_code(self->state, rc);
-    core_tidy(self->state, c);
-    return rc < 0 ? NULL : Py_NewRef(Py_None);
+    return claim_settle(as_scheduler(object)->state, as_scheduler(object)->core, args);
 }
 
 static PyObject *scheduler_renew(PyObject *object, PyObject *args)
 {
-    scheduler *self = as_scheduler(object);
-    core *c = self->core;
-    long long fence, lease;
-    int rc;
-    if (!PyArg_ParseTuple(args, "LL:_renew", &fence, &lease) || !core_open_or_raise(self->state, c))
-        return NULL;
-    CORE_CALL(c, rc, lapse_renew(c->s, fence, lease));
-    if (rc < 0)
-        return raise_code(self->state, rc);
-    Py_RETURN_NONE;
+    return claim_renew(as_scheduler(object)->state, as_scheduler(object)->core, args);
 }
 
 static PyObject *scheduler_holds(PyObject *object, PyObject *args)
 {
-    core *c = as_scheduler(object)->core;
-    long long fence;
-    bool holds = false;
-    if (!PyArg_ParseTuple(args, "L:_holds", &fence))
-        return NULL;
-    if (c && c->s)
-        CORE_CALL(c, holds, lapse_holds(c->s, fence));
-    return PyBool_FromLong(holds);
+    return claim_holds(as_scheduler(object)->core, args);
 }
 
 /* -- Dead letters ------------------------------------------------------------------ */
@@ -672,42 +657,50 @@ static PyObject *scheduler_worker(PyObject *object, PyObject *Py_UNUSED(ignored)
     return worker_new(self->state, self->core);
 }
 
-static PyObject *get_on_error(PyObject *object, void *Py_UNUSED(closure))
+/* What calls Python back: on_error, on_dead, around. */
+static PyObject *get_hook(PyObject *const *hook)
 {
-    core *c = as_scheduler(object)->core;
-    return Py_NewRef(c && c->on_error ? c->on_error : Py_None);
+    return Py_NewRef(hook && *hook ? *hook : Py_None);
 }
 
-static int set_on_error(PyObject *object, PyObject *value, void *Py_UNUSED(closure))
+typedef int hook_check(PyObject *hook);
+
+static int set_hook(scheduler *self, PyObject **hook, PyObject *value, hook_check *check)
 {
-    scheduler *self = as_scheduler(object);
     if (!value)
         value = Py_None;
-    if (check_on_error(value) || !core_open_or_raise(self->state, self->core))
+    if (check(value) || !core_open_or_raise(self->state, self->core))
         return -1;
-    PyObject *old = self->core->on_error;
-    self->core->on_error = value == Py_None ? NULL : Py_NewRef(value);
+    PyObject *old = *hook;
+    *hook = value == Py_None ? NULL : Py_NewRef(value);
     Py_XDECREF(old);
     return 0;
 }
 
-static PyObject *get_on_dead(PyObject *object, void *Py_UNUSED(closure))
-{
-    core *c = as_scheduler(object)->core;
-    return Py_NewRef(c && c->on_dead ? c->on_dead : Py_None);
-}
+#define HOOK(name)                                                                                 \
+    static PyObject *get_##name(PyObject *object, void *Py_UNUSED(closure))                        \
+    {                                                                                              \
+        core *c = as_scheduler(object)->core;                                                      \
+        return get_hook(c ? &c->name : NULL);                                                      \
+    }                                                                                              \
+    static int set_##name(PyObject *object, PyObject *value, void *Py_UNUSED(closure))             \
+    {                                                                                              \
+        core *c = as_scheduler(object)->core;                                                      \
+        return set_hook(as_scheduler(object), c ? &c->name : NULL, value, check_##name);           \
+    }
 
-static int set_on_dead(PyObject *object, PyObject *value, void *Py_UNUSED(closure))
+HOOK(on_error)
+HOOK(on_dead)
+HOOK(around)
+
+/* An event loop is going to await what callbacks return: coroutine functions are welcome. */
+static PyObject *scheduler_await_results(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     scheduler *self = as_scheduler(object);
-    if (!value)
-        value = Py_None;
-    if (check_on_dead(value) || !core_open_or_raise(self->state, self->core))
-        return -1;
-    PyObject *old = self->core->on_dead;
-    self->core->on_dead = value == Py_None ? NULL : Py_NewRef(value);
-    Py_XDECREF(old);
-    return 0;
+    if (!core_open_or_raise(self->state, self->core))
+        return NULL;
+    self->core->awaits = true;
+    Py_RETURN_NONE;
 }
 
 static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure))
@@ -821,6 +814,7 @@ static PyMethodDef scheduler_methods[] = {
     {"_handle", scheduler_handle, METH_VARARGS, NULL},
     {"_queue_stats", scheduler_queue_stats, METH_O, NULL},
     {"_worker", scheduler_worker, METH_NOARGS, NULL},
+    {"_await_results", scheduler_await_results, METH_NOARGS, NULL},
     {"_after_fork", scheduler_after_fork, METH_NOARGS, NULL},
     {"_get", scheduler_get, METH_O, NULL},
     {"_orders", scheduler_orders, METH_O, NULL},
@@ -839,6 +833,8 @@ static PyGetSetDef scheduler_getset[] = {
      NULL},
     {"on_dead", get_on_dead, set_on_dead,
      PyDoc_STR("Called as on_dead(info, reason) for each dead letter; None: logging."), NULL},
+    {"around", get_around, set_around,
+     PyDoc_STR("Called as around(order); its context manager is entered for the callback."), NULL},
     {"closed", get_closed, NULL, PyDoc_STR("Whether close() has freed it."), NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

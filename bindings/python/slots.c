@@ -6,6 +6,7 @@
 #include "slots.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { CHUNK_BYTES = 4096 };
 
@@ -75,7 +76,8 @@ static void chunk_free(slots *t, chunk *c)
     free(c);
 }
 
-slot *slots_take(slots *t, PyObject *callback)
+/* A slot with nothing in it, or NULL. */
+static slot *slot_new(slots *t)
 {
     chunk *c = t->room ? t->room : chunk_new(t);
     if (!c)
@@ -86,17 +88,17 @@ slot *slots_take(slots *t, PyObject *callback)
     if (!c->free)
         room_remove(t, c);
     s->next = NULL;
-    s->callback = Py_NewRef(callback);
-    t->checked = s;
     return s;
 }
 
-void slots_give(slots *t, slot *s)
+/* Of a slot that nothing has any more. Returns its callable, for the caller to drop. */
+static PyObject *slot_free(slots *t, slot *s)
 {
     PyObject *callback = s->callback;
     chunk *c = chunk_of(s);
-    if (t->checked == s)
-        t->checked = NULL;
+    slot **recent = slots_recent(t, callback);
+    if (*recent == s)
+        *recent = NULL;
     if (!c->free)
         room_add(t, c);
     *s = (slot){.next = c->free};
@@ -104,12 +106,44 @@ void slots_give(slots *t, slot *s)
     c->taken--;
     if (!c->taken && !t->pinned && (c->next_room || c->prev_room))
         chunk_free(t, c);
-    Py_XDECREF(callback); /* last: it may run code that comes back here */
+    return callback;
 }
 
+slot *slots_take(slots *t, PyObject *callback)
+{
+    slot **recent = slots_recent(t, callback);
+    slot *s = *recent;
+    if (!s || s->callback != callback || s->orders == UINT32_MAX) {
+        s = slot_new(t);
+        if (!s)
+            return NULL;
+        s->callback = Py_NewRef(callback);
+        *recent = s;
+    }
+    s->orders++;
+    return s;
+}
+
+/* `count` orders fewer have it. The reference is dropped last: that may run code which
+ * comes back here. */
+static void give(slots *t, slot *s, uint32_t count)
+{
+    s->orders -= count;
+    if (!s->orders)
+        Py_XDECREF(slot_free(t, s));
+}
+
+void slots_give(slots *t, slot *s)
+{
+    give(t, s, 1);
+}
+
+/* The first of several puts it on the list; it stays there until the list is drained. */
 void slots_release(void *arg)
 {
     slot *s = arg;
+    if (atomic_fetch_add_explicit(&s->back, 1, memory_order_acq_rel))
+        return;
     slots *t = chunk_of(s)->owner;
     slot *head = atomic_load_explicit(&t->returned, memory_order_relaxed);
     do
@@ -118,12 +152,14 @@ void slots_release(void *arg)
                                                   memory_order_relaxed));
 }
 
+/* A slot may be put on the next list as soon as its count is taken, and not before: `next`
+ * is read first. Until then its orders are above 0, so its chunk stays. */
 void slots_drain_returned(slots *t)
 {
     slot *s = atomic_exchange_explicit(&t->returned, NULL, memory_order_acquire);
     while (s) {
-        slot *next = s->next; /* still taken, so its chunk stays */
-        slots_give(t, s);
+        slot *next = s->next;
+        give(t, s, atomic_exchange_explicit(&s->back, 0, memory_order_acq_rel));
         s = next;
     }
 }
@@ -139,10 +175,10 @@ int slots_traverse(slots *t, visitproc visit, void *arg)
 void slots_clear(slots *t)
 {
     t->pinned++; /* what a finalizer takes or gives here leaves the chunks where they are */
-    t->checked = NULL;
     for (chunk *c = t->chunks; c; c = c->next)
         for (int i = 0; c->taken && i < CHUNK_SLOTS; i++)
             Py_CLEAR(c->slots[i].callback);
+    memset(t->recent, 0, sizeof t->recent); /* a slot without a callable is not found in it */
     t->pinned--;
 }
 

@@ -1,10 +1,13 @@
 /* slots.h - the Python callables of a scheduler's pending orders.
  *
- * The core knows an order's callable only as the address of its slot. A slot is taken
- * before the order is scheduled. When the core releases it, on whatever thread and with
- * or without the GIL, it only goes on a list; the next call of the binding that holds the
- * GIL drops the reference and gives the slot out again. No Python object exists per
- * order, and the collector sees one owner: the Scheduler. */
+ * The core knows an order's callable only as the address of its slot. Orders that are given
+ * the same callable one after another share a slot, and a slot holds one reference: a
+ * million orders with one function cost no more than one, and paying an order touches no
+ * memory here that is not in the cache. A slot is taken before the order is scheduled. When
+ * the core releases it, on whatever thread and with or without the GIL, it is only counted
+ * and put on a list; the next call of the binding that holds the GIL drops the reference
+ * after the last. No Python object exists per order, and the collector sees one owner: the
+ * Scheduler. */
 #ifndef LAPSE_PYTHON_SLOTS_H
 #define LAPSE_PYTHON_SLOTS_H
 
@@ -13,21 +16,25 @@
 #include <stdatomic.h>
 
 typedef struct slot {
-    PyObject *callback; /* owned; NULL when free or cleared */
-    struct slot *next;  /* on a chunk's free list, or on the returned list */
+    PyObject *callback;     /* owned; NULL when free or cleared */
+    struct slot *next;      /* on a chunk's free list, or on the returned list */
+    uint32_t orders;        /* that have it; under the GIL */
+    _Atomic(uint32_t) back; /* of these, released by the core and not drained yet */
 } slot;
+
+enum { SLOTS_RECENT = 16 };
 
 typedef struct chunk chunk;
 
 typedef struct slots {
-    chunk *chunks;            /* all; under the GIL, as all but `returned` */
-    chunk *room;              /* those with a free slot */
-    unsigned pinned;          /* while above 0 no chunk is freed */
-    slot *checked;            /* the last one taken; see slots_remembers */
-    _Atomic(slot *) returned; /* released by the core, from any thread */
+    chunk *chunks;              /* all; under the GIL, as all but `returned` */
+    chunk *room;                /* those with a free slot */
+    unsigned pinned;            /* while above 0 no chunk is freed */
+    slot *recent[SLOTS_RECENT]; /* the last one taken, by its callable's address */
+    _Atomic(slot *) returned;   /* released by the core, from any thread */
 } slots;
 
-/* A slot that holds a new reference to `callback`, or NULL with MemoryError. */
+/* A slot that holds `callback` for one order more, or NULL with MemoryError. */
 slot *slots_take(slots *t, PyObject *callback);
 
 /* Undo slots_take for an order that was not accepted. Runs finalizers. */
@@ -39,11 +46,19 @@ static inline void slots_drain(slots *t);
 /* A lapse_release: may be called on any thread, with the GIL or without. */
 void slots_release(void *arg);
 
-/* Whether `callback` is the one last taken and still owned here: the same object then,
- * not a new one at an old address. */
-static inline bool slots_remembers(const slots *t, const PyObject *callback)
+/* Where a slot with this callable is if it was taken lately. */
+static inline slot **slots_recent(slots *t, const PyObject *callback)
 {
-    return t->checked && t->checked->callback == callback;
+    uintptr_t address = (uintptr_t)callback;
+    return &t->recent[(address >> 4 ^ address >> 12) % SLOTS_RECENT];
+}
+
+/* Whether `callback` was taken lately and is still owned here: the same object then, not a
+ * new one at an old address. */
+static inline bool slots_remembers(slots *t, const PyObject *callback)
+{
+    slot *s = *slots_recent(t, callback);
+    return s && s->callback == callback;
 }
 
 int slots_traverse(slots *t, visitproc visit, void *arg);

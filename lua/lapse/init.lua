@@ -17,7 +17,8 @@
 --             infinite or more than 100 years away. What the world can do to a correct
 --             call is answered by nil, a message and a code: "Exists", "Full", "Closed",
 --             "Timeout", "Unknown", "Stale", "Mixed", "InCallback", "BadUrl", "NoStore",
---             "Unsupported", "NoMemory", "System". Nothing was changed then.
+--             "Unsupported", "NoMemory", "System", "Offline", "BadStore", and "Unsure" when
+--             it is not known whether it was done. Else nothing was changed.
 -- Callbacks   are called as callback(order_id, order) by run and step only, on the thread
 --             that called these, each in a coroutine of its own. Returning means done.
 --             `return lapse.retry(delay)` asks for another attempt, `return
@@ -38,8 +39,8 @@
 -- The functions of the module itself use one scheduler of this Lua state, made when first
 -- needed, which keeps its orders in memory. They make a new one after lapse.close(), and when
 -- run has returned after lapse.stop() for the next schedule, put or handle: that one has the
--- hooks and handlers, but none of the orders. What was still pending is in the old one, which
--- lapse.default_scheduler() returns until then, and never runs.
+-- hooks, handlers and paused queues, but none of the orders. What was still pending is in the
+-- old one, which lapse.default_scheduler() returns until then, and never runs.
 
 -- -- The C module -------------------------------------------------------------------------
 
@@ -155,6 +156,40 @@ local loop = require "lapse.loop"
 ---@field stuck_after number? seconds after which a callback that still runs is named in the log
 ---@field rate integer? orders started per second at most; no limit by default
 
+---What happened since the scheduler was opened; times are seconds.
+---@class lapse.Stats
+---@field pending integer orders now, as running, kept and dead
+---@field running integer
+---@field kept integer finished, and remembered for `keep` seconds
+---@field dead integer
+---@field scheduled integer
+---@field refused integer schedules that were: "Exists", "Full", ...
+---@field replaced integer
+---@field rescheduled integer
+---@field cancelled integer
+---@field done integer
+---@field dead_total integer
+---@field dead_dropped integer dead letters that made room for others
+---@field dead_by table<string, integer> of dead_total, by reason
+---@field requeued integer
+---@field purged integer
+---@field lost integer claims that ended without a settlement
+---@field started integer deliveries
+---@field failed integer
+---@field retried integer
+---@field rejected integer
+---@field given_back integer
+---@field stale integer settlements that came too late
+---@field late_p50 number start less due, of the deliveries
+---@field late_p99 number
+---@field late_p999 number
+---@field late_max number
+---@field oldest_due number how long the oldest due order has waited
+---@field poll_bound number how late polling may be; 0 in memory
+---@field offline number for how long the store could not be reached; 0: it can be
+---@field bytes integer memory of all orders
+---@field longest_move integer index entries that one call has moved at most
+
 ---What happened on a queue; times are seconds.
 ---@class lapse.QueueStats
 ---@field queue string
@@ -228,7 +263,7 @@ local loop = require "lapse.loop"
 ---@field get fun(self, order_id: string): lapse.Info?, string?, string?
 ---@field take fun(self, queue: string?, timeout: number?): lapse.Claim?, string?, string?
 ---@field poll fun(self, queue: string?): lapse.Claim?, string?, string?
----@field stats fun(self): table<string, any>?, string?, string?
+---@field stats fun(self): lapse.Stats?, string?, string?
 ---@field handle fun(self, queue: string?, handler: lapse.Callback?, policy: lapse.Policy?): true?, string?, string?
 ---@field pause fun(self, queue: string?): true?, string?, string?
 ---@field resume fun(self, queue: string?): true?, string?, string?

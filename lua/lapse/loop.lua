@@ -57,9 +57,13 @@ end
 -- A coroutine that calls one callback after the other. Between two it holds on to none.
 local function worker(callback, id, order)
     while true do
-        local verdict, delay, reason = verdict_returned(callback(id, order))
+        local value = callback(id, order)
         callback, id, order = nil, nil, nil -- luacheck: ignore 311
-        callback, id, order = yield(FINISHED, verdict, delay, reason)
+        if value == nil then -- Done, as most are.
+            callback, id, order = yield(FINISHED)
+        else
+            callback, id, order = yield(FINISHED, verdict_returned(value))
+        end
     end
 end
 
@@ -129,9 +133,9 @@ local function failed(scheduler, order, err, thread)
     end
 end
 
--- The callback said `verdict`.
+-- The callback said `verdict`; nil: done.
 local function ended(scheduler, order, verdict, delay, reason)
-    local overran, news = settle(scheduler, order, verdict, delay, reason)
+    local overran, news = settle(scheduler, order, verdict or DONE, delay, reason)
     if overran then
         report(scheduler, order, OVERRAN)
     end
@@ -189,7 +193,14 @@ local function pass(scheduler, max)
     return ran
 end
 
-local loop = {}
+-- These are for lua/resty/lapse.lua, whose callbacks run apart from each other.
+local loop = {
+    OVERRAN = OVERRAN,
+    verdict_of = verdict_of,
+    verdict_returned = verdict_returned,
+    describe = describe,
+    report = report,
+}
 
 -- Returns how many ran; or nil, message, code.
 function loop.step(scheduler, max)

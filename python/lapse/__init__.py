@@ -11,12 +11,29 @@ logger "lapse", or to on_error of a Scheduler of your own.
 
 help(lapse.Scheduler) is the reference. The functions of this module are its methods on
 lapse.default_scheduler(), which is made at the first use; lapse.close() closes it.
+
+    timing      schedule, schedule_at, schedule_many, reschedule, cancel, cancel_wait
+    looking     get, orders, stats, queue_stats, queues, metrics
+    handlers    handle, handler, pause, resume; holds inside a callback
+    verdicts    raise or return Retry, Reject in a callback
+    dead        orders(State.DEAD), requeue, purge
+    asyncio     lapse.aio.Scheduler
+    pull        Scheduler.take, Scheduler.poll, which give a Claim
+    ending      stop, close
+    tests       ManualClock, and an Order of your own
+    answers     Fate, State, Reason, Info
+    errors      Error, and a subclass for each kind: Exists, Full, Range, Closed, ...
+    typing      Policy, Stats, QueueStats
 """
+
+import importlib
+import typing
 
 from . import _lapse
 from ._enums import Fate, Info, Reason, State
 from ._lapse import (
     BadId,
+    BadStore,
     BadUrl,
     Closed,
     Error,
@@ -30,6 +47,7 @@ from ._lapse import (
     Mixed,
     NoMemory,
     NoStore,
+    Offline,
     Order,
     Range,
     Stale,
@@ -66,6 +84,7 @@ from ._scheduler import (
     stats,
     stop,
 )
+from ._types import Policy, QueueStats, Stats
 from ._verdicts import Reject, Retry
 
 RangeError = Range
@@ -73,10 +92,25 @@ RangeError = Range
 ID_MAX = _lapse.ID_MAX
 PAYLOAD_MAX = _lapse.PAYLOAD_MAX
 
+# They are shown, in tracebacks for instance, by the names under which they are imported.
+for _public in (Claim, Fate, Info, Reason, Reject, Retry, Scheduler, State):
+    _public.__module__ = __name__
+del _public
+
+if not typing.TYPE_CHECKING:  # typed programs import lapse.aio themselves
+
+    def __getattr__(name):
+        """lapse.aio, which brings asyncio with it, is imported by its first use."""
+        if name == "aio":
+            return importlib.import_module("lapse.aio")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "ID_MAX",
     "PAYLOAD_MAX",
     "BadId",
+    "BadStore",
     "BadUrl",
     "Claim",
     "Closed",
@@ -93,7 +127,10 @@ __all__ = [
     "Mixed",
     "NoMemory",
     "NoStore",
+    "Offline",
     "Order",
+    "Policy",
+    "QueueStats",
     "Range",
     "RangeError",
     "Reason",
@@ -102,6 +139,7 @@ __all__ = [
     "Scheduler",
     "Stale",
     "State",
+    "Stats",
     "System",
     "Timeout",
     "Unknown",

@@ -1,27 +1,39 @@
 """Types of the C part; `help(lapse.Scheduler.schedule)` and the like tell the rest."""
 
-from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta
-from typing import Any, ClassVar, TypeAlias, final
+import builtins
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar, final, overload
 
-from ._enums import Fate, Info, Reason
+from _typeshed import ReadableBuffer
+
+from ._enums import Fate
 from ._scheduler import Claim
-
-_Buffer: TypeAlias = bytes | bytearray | memoryview
-_Id: TypeAlias = str | bytes
-_Seconds: TypeAlias = float | timedelta
-_Instant: TypeAlias = float | datetime
-_Callback: TypeAlias = Callable[[Order], object]
-_OnError: TypeAlias = Callable[[Order, BaseException], object]
-_OnDead: TypeAlias = Callable[[Info, Reason], object]
-_Given: TypeAlias = (
-    tuple[_Id, _Seconds]
-    | tuple[_Id, _Seconds, _Callback | None]
-    | tuple[_Id, _Seconds, _Callback | None, _Buffer | None]
-    | tuple[_Id, _Seconds, _Callback | None, _Buffer | None, str | None]
-    | tuple[_Id, _Seconds, _Callback | None, _Buffer | None, str | None, bool]
-    | dict[str, Any]
+from ._types import (
+    Around,
+    Callback,
+    GivenDict,
+    Id,
+    Instant,
+    OnDead,
+    OnError,
+    Overflow,
+    Results,
+    Seconds,
 )
+
+_OrderType = TypeVar("_OrderType", bound=Order)
+_Given: TypeAlias = (
+    tuple[Id, Seconds]
+    | tuple[Id, Seconds, Callback | None]
+    | tuple[Id, Seconds, Callback | None, ReadableBuffer | None]
+    | tuple[Id, Seconds, Callback | None, ReadableBuffer | None, str | None]
+    | tuple[Id, Seconds, Callback | None, ReadableBuffer | None, str | None, bool]
+    | GivenDict
+)
+# state, id, queue, payload, due, remaining, ended, generation, attempt, reason, error
+_Found: TypeAlias = tuple[
+    int, str, str, bytes, float, float, float, int, int, int, str | None
+]
 
 __version__: str
 ID_MAX: int
@@ -63,6 +75,8 @@ class Stale(Error): ...
 class Unknown(Error, LookupError): ...
 class BadUrl(Error, ValueError): ...
 class NoStore(Error, NotImplementedError): ...
+class Offline(Error, ConnectionError): ...
+class BadStore(Error): ...
 class Unsupported(Error, NotImplementedError): ...
 class Mixed(Error): ...
 class Interrupted(Error, InterruptedError): ...
@@ -74,14 +88,14 @@ class Order(str):
     def __new__(
         cls,
         id: str,
-        payload: _Buffer = b"",
+        payload: ReadableBuffer = b"",
         attempt: int = 1,
-        due: _Instant = 0,
-        late: _Seconds = 0,
+        due: Instant = 0,
+        late: Seconds = 0,
         fence: int = 0,
         generation: int = 0,
         queue: str = "",
-    ) -> Order: ...
+    ) -> Self: ...
     @property
     def id(self) -> str: ...
     @property
@@ -101,9 +115,9 @@ class Order(str):
 
 @final
 class ManualClock:
-    def __new__(cls, start: _Seconds = 0) -> ManualClock: ...
-    def advance(self, by: _Seconds, /) -> None: ...
-    def set_wall(self, utc: _Instant, /) -> None: ...
+    def __new__(cls, start: Seconds = 0) -> ManualClock: ...
+    def advance(self, by: Seconds, /) -> None: ...
+    def set_wall(self, utc: Instant, /) -> None: ...
     def now(self) -> float: ...
 
 @final
@@ -111,43 +125,68 @@ class Worker:
     def run(self) -> None: ...
     def watch(self) -> None: ...
     def stop(self) -> None: ...
+    @property
+    def on_error(self) -> OnError | None: ...
+    @property
+    def around(self) -> Around | None: ...
+    @property
+    def may_block(self) -> bool: ...
+    def serve(
+        self,
+        start: Callable[[Order, Awaitable[object]], object],
+        enter: Callable[[Order, Callback, Around], object],
+        room: int,
+        /,
+    ) -> int: ...
+    def begin(self, max: int, /) -> list[tuple[Order, Callback]]: ...
+    def look(self) -> None: ...
+    def poll(self, queue: str | None, type: builtins.type[_OrderType], /) -> _OrderType | None: ...
+    def settle(self, fence: int, verdict: int, delay_ns: int, error: str | None, /) -> None: ...
+    def renew(self, fence: int, lease_ns: int, /) -> None: ...
+    def holds(self, fence: int, /) -> bool: ...
 
 class Scheduler:
     _lazy: bool
-    on_error: _OnError | None
-    on_dead: _OnDead | None
+    on_error: OnError | None
+    on_dead: OnDead | None
+    around: Around | None
     @property
     def closed(self) -> bool: ...
     def schedule(
         self,
-        order_id: _Id,
-        delay: _Seconds,
-        callback: _Callback | None = None,
-        payload: _Buffer | None = None,
+        order_id: Id,
+        delay: Seconds,
+        callback: Callback | None = None,
+        payload: ReadableBuffer | None = None,
         queue: str | None = None,
         replace: bool = False,
     ) -> int: ...
     def schedule_at(
         self,
-        order_id: _Id,
-        when: _Instant,
-        callback: _Callback | None = None,
-        payload: _Buffer | None = None,
+        order_id: Id,
+        when: Instant,
+        callback: Callback | None = None,
+        payload: ReadableBuffer | None = None,
         queue: str | None = None,
         replace: bool = False,
     ) -> int: ...
-    def schedule_many(self, orders: Iterable[_Given], /) -> list[int | Exception]: ...
-    def cancel(self, order_id: _Id, generation: int = 0) -> Fate: ...
+    def schedule_many(self, orders: Iterable[_Given], /) -> Results: ...
+    def cancel(self, order_id: Id, generation: int = 0) -> Fate: ...
     def cancel_wait(
-        self, order_id: _Id, timeout: _Seconds | None = None, generation: int = 0
+        self, order_id: Id, timeout: Seconds | None = None, generation: int = 0
     ) -> Fate: ...
-    def reschedule(self, order_id: _Id, delay: _Seconds, generation: int = 0) -> Fate: ...
-    def take(self, queue: str | None = None, timeout: _Seconds | None = None) -> Claim | None: ...
+    def reschedule(self, order_id: Id, delay: Seconds, generation: int = 0) -> Fate: ...
+    @overload
+    def take(self, queue: str | None = None, timeout: None = None) -> Claim: ...
+    @overload
+    def take(self, queue: str | None = None, *, timeout: Seconds | None) -> Claim | None: ...
+    @overload
+    def take(self, queue: str | None, timeout: Seconds | None) -> Claim | None: ...
     def poll(self, queue: str | None = None) -> Claim | None: ...
     def pause(self, queue: str, /) -> None: ...
     def resume(self, queue: str, /) -> None: ...
-    def requeue(self, order_id: _Id, delay: _Seconds = 0, generation: int = 0) -> int: ...
-    def purge(self, order_id: _Id | None = None, generation: int = 0) -> int: ...
+    def requeue(self, order_id: Id, delay: Seconds = 0, generation: int = 0) -> int: ...
+    def purge(self, order_id: Id | None = None, generation: int = 0) -> int: ...
     def queues(self) -> list[str]: ...
     def metrics(self) -> str: ...
     def fileno(self) -> int: ...
@@ -161,17 +200,18 @@ class Scheduler:
     def _open(
         self,
         url: str,
-        on_error: _OnError | None,
-        on_dead: _OnDead | None,
+        on_error: OnError | None,
+        on_dead: OnDead | None,
         max_pending: int,
-        overflow: str,
-        keep: _Seconds,
+        overflow: Overflow,
+        keep: Seconds,
         max_dead: int,
-        lease: _Seconds,
-        stuck_after: _Seconds,
+        lease: Seconds,
+        stuck_after: Seconds,
         clock: ManualClock | None,
+        around: Around | None,
     ) -> None: ...
-    def _close(self, timeout: _Seconds | None, /) -> int: ...
+    def _close(self, timeout: Seconds | None, /) -> int: ...
     def _settle(
         self, fence: int, verdict: int, delay_ns: int, error: str | None, /
     ) -> None: ...
@@ -179,46 +219,43 @@ class Scheduler:
     def _handle(
         self,
         queue: str,
-        function: _Callback | None,
+        function: Callback | None,
         attempts: int,
-        backoff: _Seconds,
-        backoff_max: _Seconds,
+        backoff: Seconds,
+        backoff_max: Seconds,
         backoff_percent: int,
         jitter_percent: int,
-        run_limit: _Seconds,
-        expires: _Seconds | None,
+        run_limit: Seconds,
+        expires: Seconds | None,
         rate: int,
-        stuck_after: _Seconds | None,
+        stuck_after: Seconds | None,
         /,
     ) -> None: ...
     def _renew(self, fence: int, lease_ns: int, /) -> None: ...
     def _worker(self) -> Worker: ...
+    def _await_results(self) -> None: ...
     def _after_fork(self) -> None: ...
-    def _get(self, order_id: _Id, /) -> _Found | None: ...
+    def _get(self, order_id: Id, /) -> _Found | None: ...
     def _orders(self, states: int, /) -> list[_Found]: ...
 
-_Found: TypeAlias = tuple[
-    int, str, str, bytes, float, float, float, int, int, int, str | None
-]
-
 def schedule(
-    order_id: _Id,
-    delay: _Seconds,
-    callback: _Callback | None = None,
-    payload: _Buffer | None = None,
+    order_id: Id,
+    delay: Seconds,
+    callback: Callback | None = None,
+    payload: ReadableBuffer | None = None,
     queue: str | None = None,
     replace: bool = False,
 ) -> int: ...
 def schedule_at(
-    order_id: _Id,
-    when: _Instant,
-    callback: _Callback | None = None,
-    payload: _Buffer | None = None,
+    order_id: Id,
+    when: Instant,
+    callback: Callback | None = None,
+    payload: ReadableBuffer | None = None,
     queue: str | None = None,
     replace: bool = False,
 ) -> int: ...
-def cancel(order_id: _Id, generation: int = 0) -> Fate: ...
-def reschedule(order_id: _Id, delay: _Seconds, generation: int = 0) -> Fate: ...
+def cancel(order_id: Id, generation: int = 0) -> Fate: ...
+def reschedule(order_id: Id, delay: Seconds, generation: int = 0) -> Fate: ...
 def _set_default(scheduler: Scheduler | None, /) -> None: ...
-def _seconds_to_ns(delay: _Seconds, name: str = "delay", /) -> int: ...
+def _seconds_to_ns(delay: Seconds, name: str = "delay", /) -> int: ...
 def _cli(arguments: Iterable[bytes], /) -> int: ...

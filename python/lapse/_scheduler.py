@@ -16,12 +16,23 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar, Unpack, cast
 
 from . import _lapse
 from ._enums import Fate, Info, Reason, State, info_of
+from ._types import (
+    Around,
+    Callback,
+    Id,
+    OnDead,
+    OnError,
+    Overflow,
+    Policy,
+    QueueStats,
+    Seconds,
+    Stats,
+)
 from ._verdicts import Reject, Retry, describe, will_not_run
 
 __all__ = ["Claim", "Scheduler", "default_scheduler"]
@@ -60,7 +71,7 @@ class Claim(_lapse.Order):
         """Finished. Raises lapse.Stale when the claim is no longer held, as all of these."""
         self._settle(_lapse.VERDICT_DONE)
 
-    def retry(self, delay: float | timedelta | None = None, error: object | None = None) -> None:
+    def retry(self, delay: Seconds | None = None, error: object | None = None) -> None:
         """Again after `delay` seconds; None: after the policy's back-off."""
         verdict = Retry(delay, error)
         self._settle(_lapse.VERDICT_RETRY, verdict._delay_ns, verdict.error)
@@ -73,7 +84,7 @@ class Claim(_lapse.Order):
         """Not tried: pending again, and the attempt does not count."""
         self._settle(_lapse.VERDICT_GIVE_BACK)
 
-    def renew(self, lease: float | timedelta = 0) -> None:
+    def renew(self, lease: Seconds = 0) -> None:
         """Hold it for another `lease` seconds from now; 0: as long as it was given for.
 
         A claim is held for the scheduler's `lease` (30 s); when that ends first, the order
@@ -92,7 +103,7 @@ class Claim(_lapse.Order):
         scheduler = getattr(self, "_scheduler", None)
         return scheduler is not None and scheduler.holds(self)
 
-    def __enter__(self) -> Claim:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -187,6 +198,9 @@ class Scheduler(_lapse.Scheduler):
     lease:       seconds for which take and poll claim an order; 0 means 30.
     stuck_after: a callback that runs for more seconds is named in the log; 0 means 60.
     clock:       a ManualClock for tests; None: the real one.
+    around:      called as around(order) before each callback; what it returns is entered for
+                 the callback with `with`: Flask's app_context(), a @contextmanager of yours.
+                 None: nothing. Take and poll go without.
 
     Durations are int, float or timedelta, 0 to 100 years; what the URL says wins. Raises
     lapse.BadUrl, NoStore, Invalid, Range, NoMemory, System.
@@ -206,15 +220,16 @@ class Scheduler(_lapse.Scheduler):
         url: str | None = "memory:",
         *,
         workers: int = 1,
-        on_error: Callable[[_lapse.Order, BaseException], object] | None = None,
-        on_dead: Callable[[Info, Reason], object] | None = None,
+        on_error: OnError | None = None,
+        on_dead: OnDead | None = None,
         max_pending: int = 0,
-        overflow: str = "refuse",
-        keep: float | timedelta = 0,
+        overflow: Overflow = "refuse",
+        keep: Seconds = 0,
         max_dead: int = 0,
-        lease: float | timedelta = 0,
-        stuck_after: float | timedelta = 0,
+        lease: Seconds = 0,
+        stuck_after: Seconds = 0,
         clock: _lapse.ManualClock | None = None,
+        around: Around | None = None,
     ) -> None:
         if url is None:
             url = "memory:"
@@ -239,6 +254,7 @@ class Scheduler(_lapse.Scheduler):
             lease,
             stuck_after,
             clock,
+            around,
         )
         self._store = url.partition(":")[0]  # the rest may hold a password
         self._workers = workers
@@ -250,17 +266,17 @@ class Scheduler(_lapse.Scheduler):
     def handle(
         self,
         queue: str,
-        function: Callable[[_lapse.Order], object] | None,
+        function: Callback | None,
         *,
         attempts: int = 5,
-        backoff: float | timedelta = 1,
-        backoff_max: float | timedelta = 3600,
+        backoff: Seconds = 1,
+        backoff_max: Seconds = 3600,
         backoff_percent: int = 200,
         jitter_percent: int = 20,
-        run_limit: float | timedelta = 3600,
-        expires: float | timedelta | None = None,
+        run_limit: Seconds = 3600,
+        expires: Seconds | None = None,
         rate: int = 0,
-        stuck_after: float | timedelta | None = None,
+        stuck_after: Seconds | None = None,
     ) -> None:
         """Let `function` run the orders of `queue` that bring no callback of their own.
 
@@ -302,7 +318,9 @@ class Scheduler(_lapse.Scheduler):
             stuck_after,
         )
 
-    def handler(self, queue: str, **policy: Any) -> Callable[[_Function], _Function]:
+    def handler(
+        self, queue: str, **policy: Unpack[Policy]
+    ) -> Callable[[_Function], _Function]:
         """Decorate the function that handles `queue`; the options are those of handle().
 
         @s.handler("close_unpaid", attempts=5)
@@ -327,7 +345,7 @@ class Scheduler(_lapse.Scheduler):
         """
         return self._holds(_fence_of(order))
 
-    def renew(self, order: _lapse.Order | int, lease: float | timedelta = 0) -> None:
+    def renew(self, order: _lapse.Order | int, lease: Seconds = 0) -> None:
         """Hold an order for `lease` seconds from now; 0: as long as it was given for.
 
         order: an Order or its fence, as for holds(). Raises lapse.Stale when it is no
@@ -336,7 +354,7 @@ class Scheduler(_lapse.Scheduler):
         """
         self._renew(_fence_of(order), _lapse._seconds_to_ns(lease, "lease"))
 
-    def get(self, order_id: str | bytes) -> Info | None:
+    def get(self, order_id: Id) -> Info | None:
         """Look up the newest generation of an order; None when there is no such order."""
         found = self._get(order_id)
         return None if found is None else info_of(found)
@@ -350,7 +368,7 @@ class Scheduler(_lapse.Scheduler):
         """
         return [info_of(found) for found in self._orders(_bits_of(states))]
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Stats:
         """Counts and lateness, named as in lapse.h; times are seconds.
 
         pending, running, kept, dead: orders now. scheduled ... stale: since it was
@@ -358,18 +376,18 @@ class Scheduler(_lapse.Scheduler):
         late_p999: at most 1/16 too high. oldest_due: how long the oldest due order has
         waited. bytes: memory held for orders.
         """
-        return _name_reasons(self._stats())
+        return cast(Stats, _name_reasons(self._stats()))
 
-    def queue_stats(self, queue: str) -> dict[str, Any]:
+    def queue_stats(self, queue: str) -> QueueStats:
         """The same of one queue, '' for the default one; also whether it is handled, paused.
 
         oldest_due: how long its oldest due order has waited for a consumer. Lateness covers
         its last starts. Raises lapse.Unknown for a queue that never had an order or a
         handler; queues() lists those that did.
         """
-        return _name_reasons(self._queue_stats(queue))
+        return cast(QueueStats, _name_reasons(self._queue_stats(queue)))
 
-    def close(self, timeout: float | timedelta | None = None) -> None:
+    def close(self, timeout: Seconds | None = None) -> None:
         """Stop, wait up to `timeout` seconds for running callbacks, and free everything.
 
         None waits without limit; Ctrl-C is seen. lapse.Timeout names an order that still
@@ -384,7 +402,7 @@ class Scheduler(_lapse.Scheduler):
         if pending:
             will_not_run(logging.INFO, pending, "their Scheduler was closed")
 
-    def __enter__(self) -> Scheduler:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -495,7 +513,7 @@ def default_scheduler() -> Scheduler:
         return _default
 
 
-def close(timeout: float | timedelta | None = None) -> None:
+def close(timeout: Seconds | None = None) -> None:
     """Scheduler.close on the default scheduler, if there is one; the next use makes a new one."""
     scheduler = _default
     if scheduler is not None:
@@ -515,13 +533,13 @@ def schedule_many(orders: Iterable[_lapse._Given]) -> list[int | Exception]:
 
 
 def cancel_wait(
-    order_id: str | bytes, timeout: float | timedelta | None = None, generation: int = 0
+    order_id: Id, timeout: Seconds | None = None, generation: int = 0
 ) -> Fate:
     """Scheduler.cancel_wait on the default scheduler."""
     return default_scheduler().cancel_wait(order_id, timeout, generation)
 
 
-def get(order_id: str | bytes) -> Info | None:
+def get(order_id: Id) -> Info | None:
     """Scheduler.get on the default scheduler."""
     return default_scheduler().get(order_id)
 
@@ -531,12 +549,12 @@ def orders(states: State | None = None) -> list[Info]:
     return default_scheduler().orders(states)
 
 
-def stats() -> dict[str, Any]:
+def stats() -> Stats:
     """Scheduler.stats on the default scheduler."""
     return default_scheduler().stats()
 
 
-def queue_stats(queue: str) -> dict[str, Any]:
+def queue_stats(queue: str) -> QueueStats:
     """Scheduler.queue_stats on the default scheduler."""
     return default_scheduler().queue_stats(queue)
 
@@ -551,14 +569,12 @@ def metrics() -> str:
     return default_scheduler().metrics()
 
 
-def handle(
-    queue: str, function: Callable[[_lapse.Order], object] | None, **policy: Any
-) -> None:
+def handle(queue: str, function: Callback | None, **policy: Unpack[Policy]) -> None:
     """Scheduler.handle on the default scheduler, which tells the options."""
     default_scheduler().handle(queue, function, **policy)
 
 
-def handler(queue: str, **policy: Any) -> Callable[[_Function], _Function]:
+def handler(queue: str, **policy: Unpack[Policy]) -> Callable[[_Function], _Function]:
     """Scheduler.handler on the default scheduler; the options are those of Scheduler.handle."""
     _check_handler(queue)
     return default_scheduler().handler(queue, **policy)
@@ -574,12 +590,12 @@ def resume(queue: str) -> None:
     default_scheduler().resume(queue)
 
 
-def requeue(order_id: str | bytes, delay: float | timedelta = 0, generation: int = 0) -> int:
+def requeue(order_id: Id, delay: Seconds = 0, generation: int = 0) -> int:
     """Scheduler.requeue on the default scheduler."""
     return default_scheduler().requeue(order_id, delay, generation)
 
 
-def purge(order_id: str | bytes | None = None, generation: int = 0) -> int:
+def purge(order_id: Id | None = None, generation: int = 0) -> int:
     """Scheduler.purge on the default scheduler."""
     return default_scheduler().purge(order_id, generation)
 

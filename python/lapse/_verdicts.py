@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from datetime import timedelta
 
 from . import _lapse
-from ._enums import Info, Reason, info_of
+from ._enums import info_of
+from ._types import Around, Callback, OnDead, OnError, Seconds
 
-__all__ = ["Reject", "Retry", "bury", "log", "report", "will_not_run"]
+__all__ = ["Reject", "Retry", "bury", "log", "report", "surround", "will_not_run"]
 
 _log = logging.getLogger("lapse")
 
@@ -30,7 +29,7 @@ class Retry(Exception):
     """
 
     def __init__(
-        self, delay: float | timedelta | None = None, error: object | None = None
+        self, delay: Seconds | None = None, error: object | None = None
     ) -> None:
         super().__init__(delay, error)
         self.delay = delay
@@ -63,7 +62,7 @@ def describe(error: BaseException) -> str:
 
 
 def report(
-    on_error: Callable[[_lapse.Order, BaseException], object] | None,
+    on_error: OnError | None,
     order: _lapse.Order,
     error: BaseException,
 ) -> str:
@@ -89,7 +88,7 @@ def report(
     return describe(error)
 
 
-def bury(on_dead: Callable[[Info, Reason], object] | None, found: _lapse._Found) -> None:
+def bury(on_dead: OnDead | None, found: _lapse._Found) -> None:
     """Tell of a dead letter once: on_dead, else logging; as report does."""
     info = info_of(found)
     if on_dead is None:
@@ -100,6 +99,15 @@ def bury(on_dead: Callable[[Info, Reason], object] | None, found: _lapse._Found)
         on_dead(info, info.reason)
     except BaseException as error:
         _log.error("on_dead failed for order %r", info.id, exc_info=error)
+
+
+def surround(
+    around: Around, callback: Callback, order: _lapse.Order
+) -> object:
+    """What the callback returns when it is called inside the context manager of `around`."""
+    with around(order):
+        return callback(order)
+    return None  # it has swallowed what the callback raised
 
 
 def will_not_run(level: int, pending: int, why: str) -> None:

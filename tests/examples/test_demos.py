@@ -41,6 +41,17 @@ def test_demo(language: str, demo: str) -> None:
     print(check_demos.run(demo, command))
 
 
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_the_shop_in_an_event_loop(loop: str) -> None:
+    program = str(ROOT / "examples" / "python" / "shop_asyncio.py")
+    command = [sys.executable, program]
+    if loop == "uvloop":
+        pytest.importorskip("uvloop")
+        start = f"import runpy, uvloop; uvloop.install(); runpy.run_path({program!r})"
+        command = [sys.executable, "-c", start]
+    print(check_demos.run("shop", command))
+
+
 def test_there_is_a_language() -> None:
     assert languages()
 

@@ -34,11 +34,19 @@ mkdir "$work/tree"
 cd "$root"
 cp -R CMakeLists.txt cmake core tools bindings lua "$work/tree"
 cd "$work/tree"
-for version in 5.4 5.1; do
-    luarocks --lua-version "$version" --tree "$work/rocks" make lua/lapse-scm-1.rockspec \
-        >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+# make_rock <version> <folder> [<variable>=<value>...]: the module for it, in a tree of its own.
+make_rock() {
+    version=$1 rocks=$2
+    shift 2
     rm -rf build
-    find "$work/rocks" -path "*/lua/$version/lapse/core.so" | grep -q .
-done
+    luarocks --lua-version "$version" --tree "$rocks" make lua/lapse-scm-1.rockspec "$@" \
+        >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+}
+
+make_rock 5.4 "$work/rocks"
+make_rock 5.1 "$work/rocks"
+make_rock 5.1 "$work/jitrocks" LUA_INCDIR="$(pkg-config --variable=includedir luajit)"
 works lua5.4 5.4 "$work/rocks"
+works lua5.1 5.1 "$work/rocks"
 works luajit 5.1 "$work/rocks"
+works luajit 5.1 "$work/jitrocks"

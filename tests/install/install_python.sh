@@ -1,37 +1,47 @@
 #!/bin/sh
-# The Python package: source archive, from that a wheel, and that works in an empty environment.
-# Nothing is taken from the network; the interpreter's own setuptools and wheel build it.
+# The Python package: source archive, from that a wheel, and that works in an empty environment;
+# the same with the installed C library. $1: the build folder.
+# shellcheck disable=SC1091,SC2154 # python_tree.sh makes them
 set -eu
-root=$(cd "$(dirname "$0")/../.." && pwd)
-python=${PYTHON:-python3}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-
-# From a copy: the build leaves files beside its sources.
-mkdir "$work/tree"
-cd "$root"
-cp -R bindings core python lua tools "$work/tree"
-cp ./*.md LICENSE MANIFEST.in pyproject.toml setup.py "$work/tree"
-find "$work/tree" -name __pycache__ -prune -exec rm -rf {} +
-cd "$work/tree"
-"$python" -c 'from setuptools.build_meta import build_sdist as b; b("../sdist")' >"$work/log" 2>&1 ||
-    { cat "$work/log"; exit 1; }
+. "$(dirname "$0")/python_tree.sh"
+build=$(cd "$1" && pwd)
 cd "$work"
-archive=$(find sdist -name 'lapse-*.tar.gz')
-for file in core/include/lapse.h bindings/python core/engine python/lapse/py.typed LICENSE; do
-    tar -tzf "$archive" | grep -q "^[^/]*/$file" || { echo "not in the archive: $file"; exit 1; }
-done
+
+# -- The source archive has all that is needed, and nothing that a build left behind --------
+
+copy_tree "$work/tree"
+make_archive "$work/tree"
+tar -tzf "$archive" | sed 's|^[^/]*/||' >"$work/archived"
+(cd "$root" && find core bindings/python python/lapse \( -name '*.[ch]' -o -name '*.py' -o \
+    -name '*.pyi' -o -name py.typed \) && echo LICENSE && echo README.md) |
+    while read -r file; do
+        grep -qx "$file" "$work/archived" || fail "not in the archive: $file"
+    done
+if grep -E '\.(so|o|pyc)$' "$work/archived"; then fail "the archive holds what a build made"; fi
 echo "ok: $archive"
 
-"$python" -m pip wheel --quiet --no-deps --no-index --no-build-isolation --no-cache-dir \
-    --wheel-dir wheels "$archive"
-wheel=$(find wheels -name 'lapse-*.whl')
-echo "ok: $wheel"
-if [ "$("$python" -c 'import sysconfig; print(sysconfig.get_config_var("Py_GIL_DISABLED") or 0)')" = 0 ]; then
+# -- The wheel ----------------------------------------------------------------------------
+
+make_wheel "$archive" "$work/wheels"
+if has_gil "$python"; then
     case $wheel in
     *-cp311-abi3-linux_*) ;;
-    *) echo "not for every CPython from 3.11 on: $wheel"; exit 1 ;;
+    *) fail "not for every CPython from 3.11 on: $wheel" ;;
     esac
+fi
+echo "ok: $wheel"
+"$python" "$root/tests/install/check_wheel.py" "$wheel"
+
+# Tools that a machine may have; what they would find is a wheel that others cannot use.
+if command -v auditwheel >/dev/null; then
+    auditwheel show "$wheel"
+else
+    echo "skipped: auditwheel is not here"
+fi
+if command -v abi3audit >/dev/null; then
+    abi3audit --strict "$wheel"
+else
+    echo "skipped: abi3audit is not here"
 fi
 
 "$python" -m venv empty
@@ -39,20 +49,56 @@ empty/bin/python -m pip install --quiet --no-deps --no-index "$wheel"
 empty/bin/python -I - <<'END'
 import importlib.metadata
 import importlib.resources
-import threading
 
 import lapse
 
-closed = threading.Event()
-lapse.schedule("unpaid", 0.01, lambda order: closed.set() if order == "unpaid" else None)
-lapse.schedule("paid", 60, print)
-assert lapse.cancel("paid")
-assert closed.wait(30)
+metadata = importlib.metadata.metadata("lapse")
+assert metadata["Version"] == lapse.__version__, metadata["Version"]
+assert metadata["License"] == "MIT" or metadata["License-Expression"] == "MIT"
+assert metadata["Requires-Python"] == ">=3.11" and metadata["Summary"]
+assert metadata.get_payload().startswith("# lapse"), "the description is the README"
 assert importlib.resources.files(lapse).joinpath("py.typed").is_file()
-print("ok: lapse", importlib.metadata.version("lapse"), "runs in an empty environment")
+assert importlib.resources.files(lapse).joinpath("_lapse.pyi").is_file()
 END
+"$python" "$root/tests/examples/check_demos.py" shop \
+    "$work/empty/bin/python" -I "$root/examples/python/shop.py"
+echo "ok: the shop runs in an empty environment"
 
 # The command-line tool comes with it, and says the same both ways.
 test "$(empty/bin/lapse --version)" = "$(empty/bin/python -I -m lapse --version)"
 empty/bin/lapse check >/dev/null
 echo "ok: $(empty/bin/lapse --version), the tool"
+
+# -- With the installed C library ------------------------------------------------------------
+
+if (cd "$work/tree" && LAPSE_USE_SYSTEM=1 PKG_CONFIG_LIBDIR=/nowhere "$python" setup.py --version) \
+    >"$work/log" 2>&1; then
+    fail "LAPSE_USE_SYSTEM=1 builds without an installed liblapse"
+fi
+grep -q 'LAPSE_USE_SYSTEM=1: pkg-config does not find lapse' "$work/log" || fail "$(cat "$work/log")"
+cmake --install "$build" --component core --prefix "$work/prefix" >/dev/null
+pc=$(dirname "$(find "$work/prefix" -name lapse.pc)")
+LAPSE_USE_SYSTEM=1 PKG_CONFIG_PATH=$pc make_wheel "$archive" "$work/system"
+"$python" -m venv system-env
+system-env/bin/python -m pip install --quiet --no-deps --no-index "$wheel"
+module=$(find system-env -name '_lapse*.so')
+readelf -d "$module" | grep -q 'NEEDED.*\[liblapse\.so' || fail "$module does not need liblapse"
+LD_LIBRARY_PATH=$(dirname "$pc") system-env/bin/python -I -c '
+import lapse, threading
+closed = threading.Event()
+lapse.schedule("unpaid", 0.01, lambda order: closed.set())
+assert closed.wait(30)'
+echo "ok: with the installed liblapse"
+
+# -- Options of the build ---------------------------------------------------------------------
+
+refuses() {
+    if (cd "$work/tree" && env "$1" PKG_CONFIG_LIBDIR=/nowhere "$python" setup.py --version) \
+        >"$work/log" 2>&1; then
+        fail "$1 is accepted"
+    fi
+    grep -q "$2" "$work/log" || fail "$(cat "$work/log")"
+    echo "ok: $1 is refused"
+}
+refuses LAPSE_SQLITE=ON 'LAPSE_SQLITE=ON: '
+refuses LAPSE_SQLITE=maybe 'is AUTO, ON or OFF'

@@ -10,5 +10,5 @@ set -- python tests examples setup.py
 PYTHONPYCACHEPREFIX=$cache "${PYTHON:-python3}" -m compileall -q "$@" || status=1
 pyflakes3 "$@" || status=1
 if command -v ruff >/dev/null; then ruff check --no-cache "$@" || status=1; fi
-(cd python && mypy --strict --cache-dir "$cache" -p lapse) || status=1
+(cd python && mypy --strict --enable-incomplete-feature=Unpack --cache-dir "$cache" -p lapse) || status=1
 exit $status

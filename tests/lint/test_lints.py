@@ -70,6 +70,24 @@ CASES = [
     ("rockspec", "lua/lapse-scm-1.rockspec", 'version = "scm-1" -DLAPSE_X\n', "no option LAPSE_X"),
 ]
 
+OPM = """# A comment
+name = a
+abstract = b
+author = c
+is_original = yes
+license = mit
+lib_dir = core
+doc_dir = core
+main_module = CHANGELOG.md
+requires = luajit
+"""
+CASES += [
+    ("opm", "dist.ini", OPM, None),
+    ("opm", "dist.ini", OPM.replace("license", "licence"), "lacks license"),
+    ("opm", "dist.ini", OPM.replace("lib_dir = core", "lib_dir = lib"), "lib_dir = lib: it is not"),
+    ("opm", "dist.ini", OPM + "version = 3.14\n", "names a version"),
+]
+
 
 class Lints(unittest.TestCase):
     def tree(self, folder, path, text):

@@ -82,6 +82,35 @@ describe("the default scheduler", function()
         end
     end)
 
+    it("is made anew with the queues that were paused", function()
+        local seen = support.recorder()
+        lapse.handle("held", seen)
+        lapse.handle("free", seen)
+        for _, queue in ipairs { "held", "free", "", "no orders" } do
+            assert.is_true(lapse.default_scheduler():pause(queue))
+        end
+        assert.is_true(lapse.default_scheduler():resume "free")
+        lapse.stop()
+        assert.is_true(lapse.run())
+        assert.is_truthy(lapse.put { id = "1", queue = "held" })
+        assert.is_truthy(lapse.schedule("3", 0, function(id)
+            seen(id)
+        end))
+        assert.is_truthy(lapse.put { id = "2", queue = "free" })
+        local s, ran = lapse.default_scheduler(), 0
+        while ran == 0 do -- The one that runs is the last of the three.
+            ran = lapse.step()
+        end
+        assert.are.same("2", table.concat(seen, " "))
+        assert.is_true(s:queue_stats("no orders").paused)
+        assert.is_false(s:queue_stats("free").paused)
+        assert.is_true(s:resume "held" and s:resume "")
+        while ran < 3 do
+            ran = ran + lapse.step()
+        end
+        assert.are.same("2 1 3", table.concat(seen, " "))
+    end)
+
     it("stays stopped while an outer run has yet to return", function()
         local code
         lapse.schedule("outer", 0, function()
@@ -153,12 +182,16 @@ describe("a wrong argument", function()
             function() s:schedule_at("x", clock, nothing) end,
         ["the instant is seconds since 1970, within 100 years from now, got nan"] =
             function() s:schedule_at("x", 0 / 0, nothing) end,
-        ["the policy's backoff is"] =
-            function() s:handle("q", nothing, { backoff = -1 }) end,
-        ["the policy's run_limit is"] =
+        ["the policy's backoff is a number of seconds from 0 to 100 years, got -1.5"] =
+            function() s:handle("q", nothing, { backoff = -1.5 }) end,
+        ["the policy's run_limit is a number of seconds from 0 to 100 years, got -1e-12"] =
             function() s:handle("q", nothing, { run_limit = -1e-12 }) end,
-        ["a manual clock cannot start at"] = function() lapse.manual_clock(-1) end,
-        ["keep is"] = function() lapse.new { keep = -1 } end,
+        ["a clock's start is a number of seconds from 0 to 100 years, got -1"] =
+            function() lapse.manual_clock(-1) end,
+        ["keep is a number of seconds from 0 to 100 years, got -1"] =
+            function() lapse.new { keep = -1 } end,
+        ["lease is a number of seconds from 0 to 100 years, got nan"] =
+            function() lapse.new { lease = 0 / 0 } end,
     } do
         it("is told: " .. text, function()
             local err = message(call)

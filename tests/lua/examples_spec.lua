@@ -65,4 +65,31 @@ describe("the example", function()
             assert.are.equal(was_paid and "paid" or "closed", ends[("OID%08d"):format(i)])
         end
     end)
+
+    local function closes_what_is_not_paid(name)
+        local lines, rest = run(name)
+        assert.are.same({}, rest)
+        local told = {}
+        for i, line in ipairs(lines) do
+            told[i] = line.id:sub(-1) .. " " .. line.event
+        end
+        assert.are.same({
+            "1 placed", "2 placed", "3 placed", "1 paid", "2 closed", "3 closed",
+        }, told)
+        assert.is_true(lines[4].time >= 0.045 and lines[5].time >= 0.145)
+    end
+
+    for _, name in ipairs { "loop_luv.lua", "loop_cqueues.lua", "loop_select.lua" } do
+        it(name .. " closes what is not paid through its server", function()
+            closes_what_is_not_paid(name)
+        end)
+    end
+
+    if _VERSION == "Lua 5.4" and not pcall(require, "copas") then
+        pending("loop_copas.lua is not run: Debian's copas is for Lua 5.1")
+    else
+        it("loop_copas.lua closes what is not paid through its server", function()
+            closes_what_is_not_paid "loop_copas.lua"
+        end)
+    end
 end)

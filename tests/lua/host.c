@@ -103,6 +103,34 @@ START_TEST(P_44_closing_a_state_runs_nothing)
 }
 END_TEST
 
+START_TEST(P_46_no_callback_stays)
+{
+    int called, told;
+    lua_State *L = new_state(&called, &told);
+    run(L, "weak = setmetatable({}, { __mode = 'k' })\n"
+           "local function new() local function f() called() end weak[f] = true return f end\n"
+           "local now, shared = 0, new()\n"
+           "local function step() now = now + 1 at(now) end\n"
+           "for i = 1, 300 do\n"
+           "    local f = i % 3 == 0 and shared or new()\n"
+           "    for j = 1, 20 do s:schedule('o' .. j, j, f) end\n"
+           "    s:put { id = 'o1', delay = 0, callback = new(), replace = true }\n"
+           "    s:schedule('o2', 0, new())\n"
+           "    for j = 3, 10 do s:cancel('o' .. j) end\n"
+           "    step()\n"
+           "    s:schedule_many { { id = 'o11', callback = f }, { id = 'x', callback = shared } }\n"
+           "    for j = 11, 20 do s:cancel('o' .. j) end\n"
+           "    step()\n"
+           "end\n"
+           "assert(s:stats().pending == 0)\n");
+    for (int i = 0; i < 4; i++)
+        lua_gc(L, LUA_GCCOLLECT, 0);
+    ck_assert_int_eq((int)number(L, "next(weak) == nil and 1 or 0"), 1);
+    ck_assert_int_eq(called, 300 * 3);
+    lua_close(L);
+}
+END_TEST
+
 START_TEST(P_50_states_know_nothing_of_each_other)
 {
     int called_a, called_b, told_a, told_b;
@@ -152,6 +180,21 @@ START_TEST(the_descriptor_tells_of_stop_once)
     ck_assert_int_eq(is_readable(fd), 1);
     ck_assert_int_eq((int)number(L, "select(3, s:step()) == 'Closed' and 1 or 0"), 1);
     ck_assert_int_eq(is_readable(fd), 0);
+    lua_close(L);
+}
+END_TEST
+
+START_TEST(the_descriptor_tells_of_stop_in_a_callback)
+{
+    int called, told;
+    lua_State *L = new_state(&called, &told);
+    int fd = (int)number(L, "s:fd()");
+    run(L, "s:schedule('stops', 1, function() s:stop() end) s:schedule('x', 1, called)");
+    ck_assert_int_eq((int)number(L, "at(1)"), 1); /* What ran is what it answers. */
+    ck_assert_int_eq(is_readable(fd), 1);
+    ck_assert_int_eq((int)number(L, "select(3, s:step()) == 'Closed' and 1 or 0"), 1);
+    ck_assert_int_eq(is_readable(fd), 0);
+    ck_assert_int_eq(called, 0);
     lua_close(L);
 }
 END_TEST
@@ -385,7 +428,9 @@ int main(int argc, char **argv)
     tcase_set_timeout(all, 300);
     tcase_add_test(all, P_43_a_thread_that_scheduled_is_gone);
     tcase_add_test(all, P_44_closing_a_state_runs_nothing);
+    tcase_add_test(all, P_46_no_callback_stays);
     tcase_add_test(all, the_descriptor_tells_of_stop_once);
+    tcase_add_test(all, the_descriptor_tells_of_stop_in_a_callback);
     tcase_add_test(all, P_45_errors_stay_inside_a_step_that_c_called);
     tcase_add_test(all, P_50_states_know_nothing_of_each_other);
     tcase_add_test(all, P_32_a_forked_scheduler_is_empty_and_works);

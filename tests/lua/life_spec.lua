@@ -307,6 +307,59 @@ describe("memory", function()
         assert.is_nil(next(weak))
     end)
 
+    it("P-46 one function for many orders stays as long as one of them does", function()
+        local s, at = invent()
+        local weak = setmetatable({}, { __mode = "k" })
+        local runs = {}
+        local function share(name)
+            local function f(id)
+                runs[#runs + 1] = id .. name
+            end
+            weak[f] = true
+            return f
+        end
+        local a, b = share "a", share "b"
+        for i = 1, 3 do
+            s:schedule("a" .. i, i, a)
+            s:put { id = "b" .. i, delay = i, callback = b }
+        end
+        s:handle("q", a)
+        a, b = nil, nil
+        s:cancel "a1"
+        s:cancel "b2"
+        collect()
+        at(2)
+        assert.are.same("b1b a2a", table.concat(runs, " "))
+        s:handle("q", nil)
+        at(3)
+        assert.are.same("b1b a2a a3a b3b", table.concat(runs, " "))
+        collect()
+        assert.is_nil(next(weak))
+        assert.is_nil(a or b)
+    end)
+
+    it("P-46 a function is never taken for one that was at its address", function()
+        local s, at = invent()
+        local wrong, ran = {}, 0
+        for round = 1, 200 do
+            for i = 1, 40 do -- more than are remembered
+                local id = round .. "/" .. i
+                local function callback(given)
+                    ran = ran + 1
+                    wrong[#wrong + 1] = given ~= id and given or nil
+                end
+                s:schedule(id, i % 4 == 0 and 1 or 1e6, callback)
+                if i % 4 ~= 0 then
+                    s:cancel(id)
+                end
+            end
+            at(round)
+            collectgarbage() -- The next ones lie where these were.
+        end
+        assert.are.same({}, wrong)
+        assert.are.equal(200 * 10, ran)
+    end)
+
     it("P-46 a callback keeps only what it scheduled for its own id", function()
         local s, at = invent()
         local weak = setmetatable({}, { __mode = "k" })

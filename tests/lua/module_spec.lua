@@ -50,6 +50,24 @@ describe("the module", function()
         assert.is_truthy(text:find("module 'lapse.core' not found", 1, true))
     end)
 
+    it("P-49 P-50 shows nothing but its entry, and brings no Lua of its own", function()
+        local folder = assert(build_folder(), "not run from a build folder")
+        local function read(command)
+            local pipe = assert(io.popen(command .. " " .. folder .. THIS .. "/lapse/core.so"))
+            local text = pipe:read "*a"
+            pipe:close()
+            return text
+        end
+        local shown = {}
+        for name in read("nm -D --defined-only"):gmatch "(%S+)\n" do
+            shown[#shown + 1] = name
+        end
+        assert.are.same({ "luaopen_lapse_core" }, shown)
+        local needed = read "readelf -d"
+        assert.is_truthy(needed:find("NEEDED", 1, true))
+        assert.is_nil(needed:find "NEEDED[^\n]*lua")
+    end)
+
     it("P-50 does nothing when it is loaded, and keeps nothing between states", function()
         local text, status = support.run_script [[
             -- Timers and the like, and threads.

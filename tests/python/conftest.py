@@ -2,12 +2,19 @@
 
 import lapse
 import pytest
+from loops import KINDS, Loops
 from support import Story
 
 
 @pytest.fixture
 def story():
     return Story()
+
+
+@pytest.fixture(params=KINDS)
+def loops(request):
+    """The test runs in each kind of event loop."""
+    return Loops(request.param)
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,8 @@ import threading
 import time
 
 import lapse
+import pytest
+from pythons import pythons
 
 TIER = os.environ.get("LAPSE_TIER", "quick")
 SANITIZED = bool(os.environ.get("LAPSE_SANITIZED"))
@@ -82,11 +84,23 @@ def in_threads(count: int, work) -> None:
         raise errors[0]
 
 
-def python(program: str, *args: str, timeout: float = PATIENCE) -> subprocess.CompletedProcess:
+def python(
+    program: str, *args: str, timeout: float = PATIENCE, executable: str = sys.executable
+) -> subprocess.CompletedProcess:
     """Run a program text in an interpreter of its own."""
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *args],
+        [executable, "-c", textwrap.dedent(program), *args],
         capture_output=True,
         text=True,
         timeout=timeout,
     )
+
+
+def every_python(test):
+    """Run a test in each CPython that there is; in this one only when it is to be quick.
+
+    The module is the same file for all of them. A sanitizer is built for this one.
+    """
+    this = {"this": sys.executable}
+    found = this if TIER == "quick" or SANITIZED else pythons()
+    return pytest.mark.parametrize("executable", found.values(), ids=found.keys())(test)

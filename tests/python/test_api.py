@@ -3,7 +3,11 @@
 import ast
 import inspect
 import pathlib
+import pickle
+import pydoc
+import re
 import threading
+import types
 from datetime import timedelta
 
 import lapse
@@ -213,16 +217,65 @@ def test_enums_have_the_numbers_of_the_core():
     assert [state.value for state in lapse.State] == [1, 2, 4, 8]
 
 
+def is_ours(thing):
+    """Whether an attribute of a class is made by lapse, and not by what it inherits from."""
+    return callable(thing) or isinstance(thing, (property, types.GetSetDescriptorType))
+
+
 def test_everything_public_is_documented():
+    assert set(lapse.__all__) <= set(dir(lapse))
+    public = {n for n, v in vars(lapse).items() if n[0] != "_" and not inspect.ismodule(v)}
+    assert public - set(lapse.__all__) == set()
     for name in lapse.__all__:
         thing = getattr(lapse, name)
         if callable(thing):
             assert inspect.getdoc(thing), name
-    for name, thing in vars(_lapse.Scheduler).items():
-        if not name.startswith("_"):
-            assert thing.__doc__, name
+        if inspect.isclass(thing):
+            mine = [c for c in thing.__mro__ if c.__module__.startswith("lapse")]
+            assert all(vars(c).get("__doc__") for c in mine), name
+            for attribute, value in ((a, v) for c in mine for a, v in vars(c).items()):
+                if not attribute.startswith("_") and is_ours(value):
+                    assert value.__doc__, f"{name}.{attribute}"
     for function in (lapse.schedule, lapse.cancel, lapse.Scheduler.schedule, lapse.Scheduler.take):
         assert inspect.signature(function)
+
+
+def test_help_tells_all_there_is():
+    """The text of the module names every function and class, and is what help() begins with."""
+    words = set(re.findall(r"\w+", lapse.__doc__))
+    errors = {n for n in lapse.__all__ if isinstance(getattr(lapse, n), type)
+              and issubclass(getattr(lapse, n), lapse.Error)}
+    missing = {n for n in lapse.__all__ if callable(getattr(lapse, n))} - errors - words
+    assert missing == set()
+    shown = pydoc.plain(pydoc.render_doc(lapse))
+    assert "schedule(order_id, delay, callback=None" in shown
+    assert shown.index("lapse.schedule(") < shown.index("PACKAGE CONTENTS")
+
+
+def test_public_classes_are_shown_by_their_public_names():
+    for name in lapse.__all__:
+        thing = getattr(lapse, name)
+        if isinstance(thing, type) and name not in ("Policy", "Stats", "QueueStats"):
+            assert f"{thing.__module__}.{thing.__qualname__}" in (f"lapse.{name}", "lapse.Range")
+    for value in (lapse.Fate.DONE, lapse.State.DEAD, lapse.Reason.LOST, lapse.Retry(5)):
+        assert type(pickle.loads(pickle.dumps(value))) is type(value)
+
+
+def test_the_types_of_policies_and_statistics_are_those_there_are(story):
+    kinds = inspect.signature(lapse.Scheduler.handle).parameters.values()
+    options = {p.name: p.annotation for p in kinds if p.kind is p.KEYWORD_ONLY}
+    seconds = {"Seconds": "float | timedelta", "Seconds | None": "float | timedelta | None"}
+    policy = {name: kind.__forward_arg__ for name, kind in lapse.Policy.__annotations__.items()}
+    assert {name: seconds.get(kind, kind) for name, kind in options.items()} == policy
+    story.s.schedule("o", 1, queue="q")
+    for made, kind in [
+        (story.s.stats(), lapse.Stats),
+        (story.s.queue_stats("q"), lapse.QueueStats),
+    ]:
+        told = {name: getattr(t, "__forward_arg__", t) for name, t in kind.__annotations__.items()}
+        assert {name: type(value).__name__ for name, value in made.items()} == {
+            name: kind.partition("[")[0] for name, kind in told.items()
+        }
 
 
 def test_the_stub_names_what_there_is():
@@ -235,7 +288,7 @@ def test_the_stub_names_what_there_is():
             elif isinstance(node, ast.AnnAssign):
                 yield node.target.id
 
-    hidden = {"_Buffer", "_Id", "_Seconds", "_Instant", "_Callback", "_OnError", "_OnDead", "_Given", "_Found"}
+    hidden = {"_Given", "_Found"}
     real = {n for n in vars(_lapse) if not n.startswith("__")} | {"__version__"}
     assert set(names(stub.body)) - hidden == real
     for node in stub.body:

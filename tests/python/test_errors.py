@@ -289,7 +289,7 @@ def test_a_coroutine_that_comes_back_is_an_error(recwarn):
 
 def test_every_error_of_the_map():
     names = """Invalid Range BadId Exists Full Closed Forked InCallback Timeout Stale Unknown
-        BadUrl NoStore Unsupported Mixed Interrupted Unsure NoMemory System""".split()
+        BadUrl NoStore Unsupported Mixed Interrupted Unsure NoMemory System Offline BadStore""".split()
     for number, name in enumerate(names, 1):
         error = getattr(lapse, name)
         assert issubclass(error, lapse.Error) and error.code == -number and error.__doc__
@@ -411,16 +411,16 @@ NAMED = [
     (lambda s: s.handle(5, print), TypeError, "queue's name is a str, not int"),
     (lambda s: s.handler(print), TypeError, r'write @s.handler\("queue"\)'),
     (lambda s: lapse.handler(print), TypeError, r'write @s.handler\("queue"\)'),
-    (handle(attempts=5000), lapse.Range, "attempts: got 5000: use 1 to 4000"),
-    (handle(attempts=-(10**30)), lapse.Range, "attempts: got -1000"),
+    (handle(attempts=5000), lapse.Range, "attempts is 5000: use 0 .* to 4000"),
+    (handle(attempts=-(10**30)), lapse.Range, "attempts: -10{30} is out of range"),
     (handle(attempts=0.5), TypeError, "attempts is an int, got 0.5"),
     (handle(backoff=-1), lapse.Range, "backoff: -1 is below 0"),
     (handle(backoff_max="x"), TypeError, "backoff_max: .* not str"),
-    (handle(backoff_percent=1), lapse.Range, "backoff_percent: got 1: use 100 to"),
-    (handle(jitter_percent=101), lapse.Range, "jitter_percent: got 101"),
+    (handle(backoff_percent=1), lapse.Range, "backoff_percent is 1: use 0 .*, or 100 to"),
+    (handle(jitter_percent=101), lapse.Range, "jitter_percent is 101"),
     (handle(run_limit=NAN), lapse.Range, "run_limit: nan"),
     (handle(expires=-0.5), lapse.Range, "expires: -0.5 is below 0"),
-    (handle(rate=-1), lapse.Range, "rate: got -1"),
+    (handle(rate=-1), lapse.Range, "rate: -1 is below 0"),
     (handle(stuck_after=10**10), lapse.Range, "stuck_after: 10000000000"),
     (lambda s: lapse.Scheduler(5), TypeError, "url is a str, got int"),
     (lambda s: lapse.Scheduler("memory:\0"), lapse.BadUrl, "url holds a NUL"),

@@ -5,7 +5,7 @@ import textwrap
 import time
 
 import pytest
-from support import python, rounds
+from support import every_python, python, rounds
 
 ENDINGS = {
     "falls off its end": ("pass", 0),
@@ -36,34 +36,36 @@ SCHEDULES = {
 }
 
 
-def timed(program: str) -> tuple[subprocess.CompletedProcess, float]:
+def timed(program: str, executable: str) -> tuple[subprocess.CompletedProcess, float]:
     start = time.monotonic()
-    return python(program), time.monotonic() - start
+    return python(program, executable=executable), time.monotonic() - start
 
 
+@every_python
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_p35_the_interpreter_ends(schedule, ending):
+def test_p35_the_interpreter_ends(schedule, ending, executable):
     statement, status = ENDINGS[ending]
     program = "\n".join(
         ["def int_of(order): return int(order)", textwrap.dedent(SCHEDULES[schedule]), statement]
     )
     for _ in range(rounds(1, 20, 200)):
-        _, idle = timed("import lapse")  # on a machine that may be busy
-        done, elapsed = timed(program)
+        _, idle = timed("import lapse", executable)  # on a machine that may be busy
+        done, elapsed = timed(program, executable)
         assert done.returncode == status, done.stderr
         assert "Fatal" not in done.stderr and ("Traceback" in done.stderr) == (status == 1)
         assert elapsed < 2 + 2 * idle
 
 
-def ends_well(program: str) -> str:
-    for _ in range(rounds(1, 5, 50)):
-        done = python(program)
+def ends_well(program: str, executable: str) -> str:
+    for _ in range(rounds(1, 20, 200)):
+        done = python(program, executable=executable)
         assert done.returncode == 0 and done.stderr == "", done.stderr
     return done.stdout
 
 
-def test_p35_a_running_callback_is_waited_for():
+@every_python
+def test_p35_a_running_callback_is_waited_for(executable):
     out = ends_well(
         """
         import lapse, threading, time
@@ -74,12 +76,14 @@ def test_p35_a_running_callback_is_waited_for():
             print("finished", flush=True)
         lapse.schedule("slow", 0, slow)
         inside.wait()
-        """
+        """,
+        executable,
     )
     assert out == "finished\n"
 
 
-def test_p35_threads_of_the_host_may_use_it_to_their_last_line():
+@every_python
+def test_p35_threads_of_the_host_may_use_it_to_their_last_line(executable):
     out = ends_well(
         """
         import lapse, threading
@@ -90,12 +94,14 @@ def test_p35_threads_of_the_host_may_use_it_to_their_last_line():
             lapse.schedule("late", 0.01, lambda order: ran.set())
             print(ran.wait(10))
         threading.Thread(target=server).start()
-        """
+        """,
+        executable,
     )
     assert out == "True\n"
 
 
-def test_p35_scheduling_at_exit_is_refused():
+@every_python
+def test_p35_scheduling_at_exit_is_refused(executable):
     out = ends_well(
         """
         import atexit
@@ -108,12 +114,14 @@ def test_p35_scheduling_at_exit_is_refused():
         atexit.register(late)       # runs after lapse's own: it was registered first
         import lapse
         lapse.schedule("pending", 3600, print)
-        """
+        """,
+        executable,
     )
     assert out == "closed\nclosed\nCANCELLED\n"
 
 
-def test_p35_objects_that_outlive_the_module():
+@every_python
+def test_p35_objects_that_outlive_the_module(executable):
     ends_well(
         """
         import lapse, sys, gc
@@ -130,17 +138,20 @@ def test_p35_objects_that_outlive_the_module():
         sys.keeper = keeper
         lapse.keeper = Keeper()
         gc.disable()
-        """
+        """,
+        executable,
     )
 
 
-def test_importing_starts_nothing():
+@every_python
+def test_importing_starts_nothing(executable):
     out = ends_well(
         """
         import threading, os
         before = os.listdir("/proc/self/fd")
         import lapse
         print(threading.active_count(), os.listdir("/proc/self/fd") == before)
-        """
+        """,
+        executable,
     )
     assert out == "1 True\n"

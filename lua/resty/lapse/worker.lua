@@ -1,0 +1,362 @@
+-- worker.lua - runs the due orders of one nginx worker.
+--
+-- Light threads of three kinds, each in an nginx timer:
+--
+--   driver    waits on a semaphore until the next order is due, then launches a runner. It calls
+--             no callback, and another one takes its place now and then, as what a timer uses is
+--             freed at its end only.
+--   runner    claims one due order, launches the next runner if more are due, calls the
+--             callback, settles. Nothing is claimed before a runner runs: when nginx drops its
+--             timer, for which there is no error, nothing is lost, and the driver launches another.
+--   watchdog  looks after them every second, and is what nginx calls first when the worker is to
+--             end: a worker does not end as long as a driver waits.
+--
+-- Nothing here reads nginx's clock, which stands still while Lua code runs.
+
+local core = require "lapse.core"
+local loop = require "lapse.loop"
+local reload = require "resty.lapse.reload"
+local new_tie = require "resty.lapse.tie"
+local semaphore = require "ngx.semaphore"
+
+local ngx = ngx
+local exiting, sleep = ngx.worker.exiting, ngx.sleep
+local timer_at, timer_every = ngx.timer.at, ngx.timer.every
+local max, min, pairs, type, xpcall = math.max, math.min, pairs, type, xpcall
+local traceback = debug.traceback
+
+local begin, settle = core.loop.begin_apart, core.loop.settle_apart
+local finish, see_to_stuck = core.loop.finish, core.loop.wait -- for no time when something is due
+local next_due = core.methods.next
+local verdict_of, verdict_returned = loop.verdict_of, loop.verdict_returned
+local report, describe = loop.report, loop.describe
+
+local DONE, FAIL = 0, 3       -- lapse_verdict of lapse.h
+local LONGEST = 5             -- seconds that the driver waits at most
+local SHORTEST = 0.001        -- less would be none: nginx counts milliseconds
+local AGAIN = 0.25            -- seconds after which a launch that came to nothing is repeated
+local LIFE = 1000             -- times that a driver wakes up before another takes its place
+local LAUNCHES = 64           -- runners in a row before nginx looks at its requests
+local INLINE = 256            -- the same for inline callbacks
+local IN_VAIN = 8             -- runners in a row that found nothing, when something seemed due
+local NO_ROOM = "%s, perhaps after a stack overflow" -- nor for on_throw
+local ENDED = "the callback ended its timer, as ngx.exit() does"
+
+local worker = {}
+
+-- Have the driver look at once. Allowed in every phase.
+local function wake(w)
+    if w.semaphore and not w.posted then
+        w.posted = true
+        w.pause = 0
+        w.semaphore:post(1)
+    end
+end
+
+-- -- Settle -----------------------------------------------------------------------------------
+
+local function ended(w, order, verdict, delay, reason)
+    local overran, news = settle(w.scheduler, order, verdict, delay, reason)
+    if overran then
+        report(w.scheduler, order, loop.OVERRAN)
+    end
+    if news then
+        finish(w.scheduler)
+    end
+end
+
+local function failed(w, order, err, trace)
+    local _, news = settle(w.scheduler, order, FAIL, nil, describe(err))
+    report(w.scheduler, order, err, trace)
+    if news then
+        finish(w.scheduler)
+    end
+end
+
+-- -- Runners ----------------------------------------------------------------------------------
+
+local run
+
+-- How many runners there may be now.
+local function limit(w)
+    return w.few or w.max_inflight
+end
+
+-- Launch a runner, unless there are enough. nginx may refuse or drop it: see `turn`.
+local function launch(w)
+    if w.live + w.launching >= limit(w) then
+        return
+    end
+    w.launched = w.launched + 1
+    local delay = w.launched % LAUNCHES == 0 and SHORTEST or 0
+    if timer_at(delay, run, w, w.epoch) then
+        w.launching = w.launching + 1
+    end
+end
+
+-- What was launched did not start: nginx has dropped it, for lack of timers or connections. For a
+-- while no more are launched than are running.
+local function lost(w)
+    w.lost = w.lost + w.launching
+    w.epoch = w.epoch + 1
+    w.launching = 0
+    w.few = max(1, w.live)
+    w.more_at = w.scheduler:now() + 2 * AGAIN
+end
+
+local function acknowledge(w, epoch)
+    if epoch == w.epoch then
+        w.launching = w.launching - 1
+    end
+    if w.few and w.scheduler:now() >= w.more_at then
+        w.few = 2 * w.few
+        if w.few >= w.max_inflight then
+            w.few = nil
+        end
+    end
+end
+
+-- Something began or ended: launch a runner for the next order, or have the driver wait for it.
+local function go_on(w)
+    local left = next_due(w.scheduler)
+    if left == 0 then
+        -- One that is on its way launches the next; but not one that nginx has dropped.
+        if (w.launching == 0 or w.few) and w.in_vain < IN_VAIN then
+            launch(w)
+        end
+    elseif w.due or left and left < w.pause then
+        wake(w)
+    end
+end
+
+-- An error with its traceback; a verdict, which may be raised too, stays as it is. Strings come
+-- first, as after a stack overflow there is room for little.
+local function on_throw(err)
+    if type(err) == "string" then
+        return { err, traceback(err, 2) }
+    elseif verdict_of(err) ~= DONE then
+        return err
+    end
+    return { err, traceback(describe(err), 2) }
+end
+
+local function called(callback, id, order)
+    return verdict_returned(callback(id, order))
+end
+
+local function call(w, callback, id, order)
+    local fine, verdict, delay, reason = xpcall(called, on_throw, callback, id, order)
+    if fine then
+        return ended(w, order, verdict, delay, reason)
+    end
+    local thrown = verdict
+    verdict, delay, reason = verdict_of(thrown)
+    if verdict ~= DONE then
+        ended(w, order, verdict, delay, reason)
+    elseif type(thrown) == "table" then
+        failed(w, order, thrown[1], thrown[2])
+    else
+        failed(w, order, NO_ROOM:format(thrown))
+    end
+end
+
+-- Run one order, or as many as are inline.
+local function run_orders(w, runner)
+    local callback, id, order = begin(w.scheduler)
+    local ran = 0
+    while callback do
+        local inline = w.inline_all or w.inline[order.queue]
+        runner.order = order
+        if not inline then
+            go_on(w)
+        end
+        call(w, callback, id, order)
+        runner.order = nil
+        ran = ran + 1
+        if not inline or w.left then
+            break
+        end
+        if ran % INLINE == 0 then
+            sleep(0)
+        end
+        callback, id, order = begin(w.scheduler)
+    end
+    w.in_vain = ran > 0 and 0 or w.in_vain + 1 -- Such as for lack of memory: the driver goes on.
+end
+
+function run(_, w, epoch)
+    acknowledge(w, epoch)
+    if w.left then
+        return
+    end
+    local runner = { tie = new_tie() }
+    w.runners[runner] = true
+    w.live = w.live + 1
+    run_orders(w, runner)
+    w.runners[runner] = nil
+    w.live = w.live - 1
+    if exiting() then
+        worker.leave(w)
+    else
+        go_on(w)
+    end
+end
+
+-- The runners whose timers have ended before them.
+local function find_ended(w)
+    local found = {}
+    for runner in pairs(w.runners) do
+        if runner.tie:ended() then
+            found[#found + 1] = runner
+        end
+    end
+    return found
+end
+
+local function reap(w)
+    for _, runner in pairs(find_ended(w)) do
+        w.runners[runner] = nil
+        w.live = w.live - 1
+        if runner.order then
+            failed(w, runner.order, ENDED)
+        end
+    end
+end
+
+-- -- The driver ---------------------------------------------------------------------------------
+
+-- Do what there is to do now; returns how long to wait. `waited`: for as long as was said last.
+local function turn(w, waited)
+    local pause = LONGEST
+    if w.list then
+        pause = min(pause, reload.adopt(w.list, w.scheduler))
+    end
+    local left = next_due(w.scheduler)
+    if left ~= 0 then
+        w.due = false
+        return max(SHORTEST, min(left or pause, pause))
+    end
+    if waited and w.due and w.launching > 0 then
+        lost(w)
+    end
+    if w.live >= limit(w) then
+        see_to_stuck(w.scheduler)
+    elseif w.launching == 0 then
+        launch(w)
+    end
+    w.due = true
+    return AGAIN
+end
+
+-- From now on this is the driver; the one before it leaves.
+local function take_over(w)
+    local before = w.semaphore
+    local mine, message = semaphore.new()
+    if not mine then
+        error("lapse: no semaphore: " .. message, 0)
+    end
+    w.driver = new_tie()
+    w.semaphore, w.posted, w.pause = mine, false, 0
+    w.generation = w.generation + 1
+    if before then
+        before:post(1)
+    end
+    return mine, w.generation
+end
+
+local function drive(_, w)
+    if w.left then
+        return
+    end
+    local mine, number = take_over(w)
+    local woken, wakes, message = true, 0
+    while w.generation == number and not w.left do
+        if exiting() then
+            return worker.leave(w)
+        end
+        local pause = turn(w, not woken)
+        wakes = wakes + 1
+        if wakes % LIFE == 0 then
+            timer_at(0, drive, w)
+        end
+        w.pause = w.due and 0 or pause -- Runners have it look when nothing is due any more.
+        woken, message = mine:wait(pause)
+        if not woken and message ~= "timeout" then
+            error("lapse: the driver cannot wait: " .. message, 0)
+        end
+        if w.generation == number then
+            w.posted, w.pause = false, 0
+        end
+    end
+end
+
+-- -- The watchdog -------------------------------------------------------------------------------
+
+local function watch(_, w)
+    if exiting() then
+        worker.leave(w)
+        if w.semaphore then
+            w.semaphore:post(1)
+            sleep(0.001) -- So that nginx sees the post before it waits for events.
+        end
+        return
+    end
+    if not w.driver or w.driver:ended() then
+        timer_at(0, drive, w)
+    end
+    reap(w)
+end
+
+-- -- A worker's life ----------------------------------------------------------------------------
+
+-- Nothing starts any more; pending orders are handed over. Again when what ran has ended.
+function worker.leave(w)
+    if not w.left then
+        w.left = true
+        w.scheduler:stop()
+    end
+    w.staying = reload.hand_over(w.list, w.scheduler)
+    if w.staying > 0 and not w.told then
+        w.told = true
+        ngx.log(ngx.NOTICE, "lapse: ", w.staying, " pending orders end with this worker")
+    end
+end
+
+worker.wake = wake
+
+-- Returns a worker; or nil and what nginx said.
+function worker.start(scheduler, options, list)
+    local w = {
+        scheduler = scheduler,
+        list = list,
+        max_inflight = options.max_inflight,
+        inline_all = options.inline,
+        inline = {},   -- by queue
+        handlers = {}, -- by queue
+        runners = {},
+        live = 0,      -- runners that run
+        launching = 0, -- runners that have not started
+        in_vain = 0,   -- runners in a row that found nothing
+        epoch = 0,     -- of launches
+        few = nil,     -- as many runners as nginx seems to allow
+        more_at = 0,
+        generation = 0, -- of the driver
+        semaphore = nil, -- which it waits on
+        posted = false,
+        pause = 0,     -- seconds that it waits, 0 when it need not be woken
+        due = false,   -- it looks after launches
+        left = false,  -- the worker is to end
+        launched = 0,
+        lost = 0,
+    }
+    local fine, message = timer_every(1, watch, w)
+    if fine then
+        fine, message = timer_at(0, drive, w)
+    end
+    if not fine then
+        return nil, message
+    end
+    return w
+end
+
+return worker

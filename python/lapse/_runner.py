@@ -1,0 +1,742 @@
+"""What an event loop holds of lapse.aio: it begins orders, awaits callbacks and settles.
+
+The loop's reader holds the Runner, and the Runner the C core: never the Scheduler, whose
+callbacks would stay for as long as the loop. An order that was begun is a Held: whoever
+drops it unsettled gives the order back, so nothing is lost when a task or a whole loop is
+thrown away. All of it runs in the loop's thread; what runs on another says so.
+
+A store that answers from memory is asked at once. One that may wait is asked on a thread of
+the loop's executor, one pass at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextvars import Context
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeAlias, TypeVar, cast
+
+from . import _lapse
+from ._enums import Info, Reason
+from ._types import Callback, OnDead, OnError, Seconds
+from ._verdicts import Reject, Retry, describe, report
+
+__all__ = ["Around", "Claim", "Hooks", "Runner"]
+
+Around: TypeAlias = Callable[
+    [_lapse.Order], AbstractContextManager[object] | AbstractAsyncContextManager[object]
+]
+_Verdict: TypeAlias = tuple[int, int, str | None]  # verdict, delay in ns, error
+_T = TypeVar("_T")
+
+_DONE: _Verdict = (_lapse.VERDICT_DONE, 0, None)
+_GIVE_BACK: _Verdict = (_lapse.VERDICT_GIVE_BACK, 0, None)
+
+_REST = 1.0  # seconds without a start after a task was cancelled: its loop may be ending
+_BREATH = 0.01  # the same when memory is short
+_LOOK = 1.0  # seconds between looks at the clock while no more orders fit
+_LOOK_FOR_TAKERS = 0.02
+
+_log = logging.getLogger("lapse")
+
+
+class Claim(_lapse.Order):
+    """An order that was taken: a str equal to its id, held until it is settled.
+
+    Use it with `async with`: leaving the block settles it as done; `raise Retry(delay)` and
+    `raise Reject(reason)` inside are verdicts and stop there; any other exception asks for a
+    retry after the policy's back-off and goes on; a cancellation gives the order back as if
+    it had not been tried. A claim that is dropped is given back.
+    """
+
+    __slots__ = ("_runner",)
+    _runner: Runner | None
+
+    async def _settle(self, verdict: int, delay_ns: int = 0, error: str | None = None) -> None:
+        runner = self._held_by()
+        self._runner = None
+        await runner.ask(runner.worker.settle, self.fence, verdict, delay_ns, error)
+
+    def _held_by(self) -> Runner:
+        runner: Runner | None = getattr(self, "_runner", None)
+        if runner is None:
+            raise _lapse.Stale(f"order {self.id!r} has been settled already")
+        return runner
+
+    @property
+    def held(self) -> bool:
+        """Whether it is not settled yet."""
+        return getattr(self, "_runner", None) is not None
+
+    async def done(self) -> None:
+        """Finished. Raises lapse.Stale when the claim is no longer held, as all of these."""
+        await self._settle(_lapse.VERDICT_DONE)
+
+    async def retry(self, delay: Seconds | None = None, error: object | None = None) -> None:
+        """Again after `delay` seconds; None: after the policy's back-off."""
+        verdict = Retry(delay, error)
+        await self._settle(_lapse.VERDICT_RETRY, verdict._delay_ns, verdict.error)
+
+    async def reject(self, reason: object | None = None) -> None:
+        """Hopeless: to the dead letters."""
+        await self._settle(_lapse.VERDICT_REJECT, 0, Reject(reason).error)
+
+    async def give_back(self) -> None:
+        """Not tried: pending again, and the attempt does not count."""
+        await self._settle(_lapse.VERDICT_GIVE_BACK)
+
+    async def renew(self, lease: Seconds = 0) -> None:
+        """Hold it for another `lease` seconds from now; 0: as long as it was given for."""
+        runner = self._held_by()
+        await runner.ask(runner.worker.renew, self.fence, _lapse._seconds_to_ns(lease, "lease"))
+
+    async def holds(self) -> bool:
+        """Whether it still holds its order: not settled, its lease not ended."""
+        runner = getattr(self, "_runner", None)
+        return runner is not None and await runner.ask(runner.worker.holds, self.fence)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if not self.held:
+            return False
+        try:
+            if error is None:
+                await self.done()
+            elif isinstance(error, Retry):
+                await self._settle(_lapse.VERDICT_RETRY, error._delay_ns, error.error)
+            elif isinstance(error, Reject):
+                await self._settle(_lapse.VERDICT_REJECT, 0, error.error)
+            elif isinstance(error, Exception):
+                await self._settle(_lapse.VERDICT_RETRY, -1, describe(error))
+            else:
+                await self.give_back()
+        except _lapse.Stale:
+            pass  # its id was scheduled anew meanwhile; nothing else is wrong
+        return isinstance(error, (Retry, Reject))
+
+    def __del__(self) -> None:
+        runner = getattr(self, "_runner", None)
+        if runner is not None:
+            runner.give_back(self.fence)
+
+
+class Held:
+    """An order that was begun: its callback runs, or is about to, in `task`."""
+
+    __slots__ = ("_worker", "awaitable", "order", "task", "unbegun")
+
+    def __init__(self, worker: _lapse.Worker, order: _lapse.Order) -> None:
+        self._worker: _lapse.Worker | None = worker
+        self.order = order
+        self.awaitable: object = None
+        self.task: asyncio.Task[Any] | None = None
+        self.unbegun: Callable[[asyncio.Task[Any]], object] | None = None
+
+    def settle(self, verdict: int, delay_ns: int = 0, error: str | None = None) -> None:
+        """End it; only the first call counts. Any thread."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            try:
+                worker.settle(self.order.fence, verdict, delay_ns, error)
+            except _lapse.Error:
+                pass  # lost, scheduled anew, closed or forked: there is nothing to settle
+
+    def throw_away(self) -> None:
+        """Its loop is closed: give it back, and end what nobody will await any more."""
+        self.settle(*_GIVE_BACK)
+        if self.task is not None:
+            _throw_away(self.task)
+        _close(self.awaitable)
+
+    def __del__(self) -> None:
+        self.settle(*_GIVE_BACK)
+
+
+class _Unraisable:
+    """Hands an error to sys.unraisablehook, which takes those of finalizers."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __del__(self) -> None:
+        raise self.error
+
+
+def _close(awaitable: object) -> None:
+    """End a coroutine; nothing when it has ended."""
+    try:
+        if inspect.iscoroutine(awaitable):
+            awaitable.close()
+    except Exception as error:
+        _log.error("a callback whose event loop is closed ended badly", exc_info=error)
+
+
+def _be_quiet(task: asyncio.Task[Any]) -> None:
+    """A task that is destroyed does not report that it was pending."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def _throw_away(task: asyncio.Task[Any]) -> None:
+    _close(task.get_coro())
+    _be_quiet(task)
+
+
+def _begin(worker: _lapse.Worker, room: int) -> list[tuple[Held, Callback]]:
+    """What is due, begun. On a thread: a result that nobody fetches is given back."""
+    return [(Held(worker, order), callback) for order, callback in worker.begin(room)]
+
+
+async def _call(callback: Callback, order: _lapse.Order, around: Around | None) -> object:
+    """What a callback of either kind answers, inside what is around it."""
+    if around is not None:
+        manager = around(order)
+        if isinstance(manager, AbstractAsyncContextManager):
+            async with manager:
+                return await _call(callback, order, None)
+        else:
+            with manager:
+                return await _call(callback, order, None)
+        return None  # it has swallowed what the callback raised
+    answer = callback(order)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def _verdict_in(answer: object) -> Retry | Reject | None:
+    """A Retry or Reject that was returned, as an instance or a class; None: done."""
+    if isinstance(answer, type) and issubclass(answer, (Retry, Reject)):
+        answer = answer()
+    return answer if isinstance(answer, (Retry, Reject)) else None
+
+
+def _was_cancelled(task: asyncio.Task[Any]) -> bool:
+    """Whether somebody cancelled this task; else the callback awaited what was cancelled."""
+    return bool(getattr(task, "cancelling", lambda: 1)())
+
+
+def _give_up(taker: asyncio.Future[Claim | None]) -> None:
+    if not taker.done():
+        taker.set_result(None)
+
+
+class Runner:
+    """Runs the callbacks of one scheduler in one loop."""
+
+    __slots__ = (
+        "_again",
+        "_fd",
+        "_listening",
+        "_looking",
+        "_pump",
+        "_resting",
+        "_serving",
+        "_stopped",
+        "begun",
+        "concurrency",
+        "held",
+        "hooks",
+        "inline",
+        "loop",
+        "takers",
+        "worker",
+    )
+
+    def __init__(self, worker: _lapse.Worker, concurrency: int) -> None:
+        self.worker = worker
+        self.concurrency = concurrency
+        self.inline = not worker.may_block
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.begun = 0  # orders, ever
+        self.held: set[Held] = set()
+        self.hooks: set[asyncio.Task[None]] = set()  # hooks that are coroutines
+        self.takers: dict[str | None, deque[asyncio.Future[Claim | None]]] = {}
+        self._fd = -1
+        self._listening = False
+        self._stopped = False
+        self._serving = False
+        self._resting: asyncio.TimerHandle | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self._pump: asyncio.Task[None] | None = None
+        self._again = False
+
+    # -- The loop -------------------------------------------------------------------
+
+    def bind(self, loop: asyncio.AbstractEventLoop, fd: int) -> None:
+        """Serve this loop from now on; there is none, or it was closed."""
+        self.loop = loop
+        self._fd = fd
+        self.mind()
+
+    def abandon(self) -> None:
+        """Give back what a closed loop left behind."""
+        left, self.held = list(self.held), set()
+        for held in left:
+            held.throw_away()
+        for task in self.hooks | self.passing:
+            _throw_away(task)
+        self.hooks.clear()
+        self.takers.clear()
+        self._pump = self._resting = self._looking = None
+        self._listening = False
+        if left:
+            several = "s were" if len(left) > 1 else " was"
+            _log.warning(
+                "%d callback%s not finished: the event loop was closed", len(left), several
+            )
+
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: the loop and its tasks are the parent's. Touch nothing."""
+        for task in self.tasks() | self.hooks | self.passing:
+            _be_quiet(task)
+
+    def spawn(self, work: Coroutine[Any, Any, _T], name: str) -> asyncio.Task[_T]:
+        """A task with a context of its own: none of whoever happened to be first."""
+        assert self.loop is not None
+        make: Callable[..., asyncio.Task[_T]] = self.loop.create_task
+        return Context().run(make, work, name=name)
+
+    async def ask(self, function: Callable[..., _T], *args: object) -> _T:
+        """Call the store: at once when it answers from memory, else on a thread."""
+        work = None if self.inline else self._on_thread(function, *args)
+        return function(*args) if work is None else await work
+
+    def _on_thread(
+        self, function: Callable[..., _T], *args: object
+    ) -> asyncio.Future[_T] | None:
+        """None when the loop is ending, and its executor has ended before it."""
+        assert self.loop is not None
+        try:
+            return self.loop.run_in_executor(None, function, *args)
+        except RuntimeError:
+            return None
+
+    def _later(self, delay: float, function: Callable[[], object]) -> asyncio.TimerHandle:
+        assert self.loop is not None
+        return Context().run(self.loop.call_later, delay, function)
+
+    def mind(self) -> None:
+        """Listen while another order could start; look by the clock while none could."""
+        loop = self.loop
+        if loop is None or loop.is_closed():
+            return
+        wanted = self.room > 0 and self._pump is None
+        if wanted and not self._listening:
+            Context().run(loop.add_reader, self._fd, self._ready)
+        elif self._listening and not wanted:
+            loop.remove_reader(self._fd)
+        self._listening = wanted
+        if self._looking is None and len(self.held) >= self.concurrency and not self._stopped:
+            every = _LOOK_FOR_TAKERS if self.takers else _LOOK
+            self._looking = self._later(every, self._look)
+
+    def _look(self) -> None:
+        """No order can start now: see to callbacks that run too long, and to takers."""
+        self._looking = None
+        if self.inline:
+            self.worker.look()
+            self._hand_out()
+            self.mind()
+        else:
+            self._start_pump()
+
+    def end(self) -> None:
+        """Nothing starts any more; what runs goes on."""
+        self._stopped = True
+        takers, self.takers = self.takers, {}
+        for waiting in takers.values():
+            for taker in waiting:
+                if not taker.done():
+                    taker.set_exception(_lapse.Closed("the scheduler was stopped: open another"))
+        self.mind()
+
+    def _rest(self, seconds: float) -> None:
+        """Start nothing for a while."""
+        if self._resting is None and self.loop is not None and not self.loop.is_closed():
+            self._resting = self._later(seconds, self._end_rest)
+            self.mind()
+
+    def _end_rest(self) -> None:
+        self._resting = None
+        self.mind()
+
+    # -- Passes ---------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """How many more orders may start now."""
+        if self._stopped or self._resting is not None:
+            return 0
+        return max(0, self.concurrency - len(self.held))
+
+    def _ready(self) -> None:
+        """The descriptor is readable: there is something to do."""
+        if self.inline:
+            self._serve()
+            self._hand_out()
+            self.mind()
+        else:
+            self._start_pump()
+
+    async def run_due(self) -> None:
+        """One pass that begins now, to its end."""
+        self._ready()
+        if self._pump is not None:
+            await asyncio.wait({self._pump})
+
+    def _serve(self) -> None:
+        if self._serving:
+            return  # a callback asks inside the pass that called it
+        self._serving = True
+        try:
+            self.begun += self.worker.serve(self._start, self._enter, self.room)
+        except _lapse.Closed:
+            self.end()
+        except _lapse.NoMemory:
+            self._rest(_BREATH)
+        finally:
+            self._serving = False
+
+    def _start_pump(self) -> None:
+        """Have a pass begin, now or as soon as the one before it ends."""
+        self._again = True
+        if self._pump is None:
+            pump = self.spawn(self._run_pump(), "lapse")
+            if not pump.done():
+                self._pump = pump
+                pump.add_done_callback(self._pumped)
+            self.mind()
+
+    async def _run_pump(self) -> None:
+        while self._again:
+            self._again = False
+            try:
+                await self._run_pass()
+            except Exception as error:
+                _log.error("asking the store for what is due failed", exc_info=error)
+                self._rest(_REST)
+        self._pump = None  # with the last look at _again: nobody relies on this pass now
+        self.mind()
+
+    def _pumped(self, pump: asyncio.Task[None]) -> None:
+        if self._pump is pump:  # it was cancelled
+            self._pump = None
+            self._rest(_REST)
+
+    async def _run_pass(self) -> None:
+        begun: list[tuple[Held, Callback]] = []
+        try:
+            if self.room:
+                begun = await self.ask(_begin, self.worker, self.room)
+            else:
+                await self.ask(self.worker.look)
+        except _lapse.Closed:
+            self.end()
+        self.begun += len(begun)
+        for held, callback in begun:
+            around = cast("Around | None", self.worker.around)
+            self._adopt(held, _call(callback, held.order, around))
+        wanted = {queue: len(waiting) for queue, waiting in self.takers.items()}
+        for queue, claims in (await self.ask(self._poll_all, wanted)).items() if wanted else ():
+            for claim in claims:
+                self._give(queue, claim)
+
+    # -- Callbacks ------------------------------------------------------------------
+
+    def _start(self, order: _lapse.Order, awaitable: Awaitable[object]) -> None:
+        """A callback was called and wants to be awaited."""
+        self._adopt(Held(self.worker, order), awaitable)
+
+    def _enter(
+        self, order: _lapse.Order, callback: Callback, around: Callable[[_lapse.Order], Any]
+    ) -> None:
+        """A callback is to be called with something around it."""
+        self._adopt(Held(self.worker, order), _call(callback, order, around))
+
+    def _adopt(self, held: Held, awaitable: Awaitable[object]) -> None:
+        held.awaitable = awaitable
+        self.held.add(held)
+        finish = self._finish(held, awaitable)
+        try:
+            task = self.spawn(finish, f"lapse-{held.order.id}")
+        except BaseException:
+            finish.close()
+            self.held.discard(held)
+            raise
+        if held.task is None:  # else it is an eager task, and has begun
+            held.task = task
+            held.unbegun = partial(self._drop, held)
+            task.add_done_callback(held.unbegun)
+
+    def _drop(self, held: Held, task: asyncio.Task[Any]) -> None:
+        """The task was cancelled before its first step."""
+        held.throw_away()
+        self._ended(held)
+        self._rest(_REST)
+
+    async def _finish(self, held: Held, awaitable: Awaitable[object]) -> None:
+        """Wait for what a callback answers, and settle its order."""
+        task = held.task = cast("asyncio.Task[Any]", asyncio.current_task())
+        if held.unbegun is not None:
+            task.remove_done_callback(held.unbegun)
+        try:
+            verdict = await self._verdict(task, held.order, awaitable)
+        except asyncio.CancelledError:
+            self._rest(_REST)  # first, for what is given back is due
+            await self._settle(held, _GIVE_BACK)
+            raise
+        except GeneratorExit:  # its loop is gone
+            held.settle(*_GIVE_BACK)
+            raise
+        else:
+            await self._settle(held, verdict)
+        finally:
+            self._ended(held)
+
+    async def _verdict(
+        self, task: asyncio.Task[Any], order: _lapse.Order, awaitable: Awaitable[object]
+    ) -> _Verdict:
+        try:
+            said = _verdict_in(await awaitable)
+        except asyncio.CancelledError as error:
+            if _was_cancelled(task):
+                raise
+            return self._judge(order, error)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            return self._judge(order, error)
+        return _DONE if said is None else self._judge(order, said)
+
+    def _judge(self, order: _lapse.Order, said: BaseException) -> _Verdict:
+        """The verdict for what a callback raised, or returned to the same effect."""
+        try:
+            if isinstance(said, Retry):
+                return _lapse.VERDICT_RETRY, said._delay_ns, said.error
+            if isinstance(said, Reject):
+                return _lapse.VERDICT_REJECT, 0, said.error
+        except AttributeError as broken:  # a subclass that lacks what Retry sets
+            return self._fail(order, broken)
+        return self._fail(order, said)
+
+    def _fail(self, order: _lapse.Order, error: BaseException) -> _Verdict:
+        try:
+            told = report(self.worker.on_error, order, error)
+        except BaseException as second:  # logging itself is broken
+            _Unraisable(second)
+            told = describe(error)
+        return _lapse.VERDICT_FAIL, -1, told
+
+    async def _settle(self, held: Held, verdict: _Verdict) -> None:
+        """It is settled, also when the task is cancelled meanwhile."""
+        work = None if self.inline else self._on_thread(held.settle, *verdict)
+        if work is None:
+            held.settle(*verdict)
+        else:
+            await asyncio.shield(work)
+
+    def _ended(self, held: Held) -> None:
+        self.held.discard(held)
+        if not self._listening:
+            self.mind()
+
+    def tasks(self, order_id: str | None = None, generation: int = 0) -> set[asyncio.Task[Any]]:
+        """The callbacks that run: all of them, or those of an order."""
+        return {
+            held.task
+            for held in self.held
+            if held.task is not None
+            and (order_id is None or held.order == order_id)
+            and generation in (0, held.order.generation)
+        }
+
+    @property
+    def passing(self) -> set[asyncio.Task[Any]]:
+        """The pass that is under way on a thread: it may begin an order at any moment."""
+        return {self._pump} if self._pump is not None else set()
+
+    # -- Takers ---------------------------------------------------------------------
+
+    def poll(self, queue: str | None) -> Claim | None:
+        """Claim without waiting. Any thread."""
+        claim = self.worker.poll(queue, Claim)
+        if claim is not None:
+            claim._runner = self
+        return claim
+
+    async def take(self, queue: str | None, timeout: float | None) -> Claim | None:
+        """Wait in line for a claim; None when the time is up."""
+        assert self.loop is not None
+        taker: asyncio.Future[Claim | None] = self.loop.create_future()
+        self.takers.setdefault(queue, deque()).append(taker)
+        if self._looking is not None:
+            self._looking.cancel()  # it is looked more often while somebody waits
+            self._looking = None
+        if self.inline:
+            self._hand_out()
+            self.mind()
+        else:
+            self._start_pump()
+        timer = None if timeout is None else self._later(timeout, partial(_give_up, taker))
+        try:
+            return await taker
+        except asyncio.CancelledError:
+            claim = taker.result() if taker.done() and not taker.cancelled() else None
+            if claim is not None:  # it came together with the cancellation
+                await claim.give_back()
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._leave_line(queue, taker)
+
+    def _leave_line(self, queue: str | None, taker: asyncio.Future[Claim | None]) -> None:
+        waiting = self.takers.get(queue)
+        if waiting is not None and taker in waiting:
+            waiting.remove(taker)
+            if not waiting:
+                del self.takers[queue]
+
+    def _hand_out(self) -> None:
+        """Claim for those who wait, in their order."""
+        for queue in list(self.takers):
+            while any(not taker.done() for taker in self.takers.get(queue, ())):
+                claims = self._poll_all({queue: 1})[queue]
+                if not claims:
+                    break
+                self._give(queue, claims[0])
+
+    def _poll_all(self, wanted: dict[str | None, int]) -> dict[str | None, list[Any]]:
+        """Up to so many claims of each queue, or the error that its takers get. Any thread."""
+        found: dict[str | None, list[Any]] = {}
+        for queue, most in wanted.items():
+            claims = found[queue] = []
+            try:
+                while len(claims) < most and (claim := self.poll(queue)) is not None:
+                    claims.append(claim)
+            except _lapse.Error as error:
+                claims.append(error)
+        return found
+
+    def _give(self, queue: str | None, claim: Claim | _lapse.Error) -> None:
+        """To the first in line; an error to all of them. Nobody: the claim is given back."""
+        waiting = self.takers.get(queue, deque())
+        while waiting:
+            taker = waiting.popleft()
+            if taker.done():
+                continue
+            if isinstance(claim, Claim):
+                taker.set_result(claim)
+                break
+            taker.set_exception(claim)
+        if not waiting:
+            self.takers.pop(queue, None)
+
+    def give_back(self, fence: int) -> None:
+        """A claim was dropped. Any thread."""
+
+        def settle() -> None:
+            try:
+                self.worker.settle(fence, _lapse.VERDICT_GIVE_BACK, 0, None)
+            except _lapse.Error:
+                pass  # closed or forked: it was given back there
+
+        work = None if self.inline or not self.is_here() else self._on_thread(settle)
+        if work is None:
+            settle()
+
+    def is_here(self) -> bool:
+        """Whether the loop is running, on this thread. Any thread."""
+        try:
+            return asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            return False
+
+
+class Hooks:
+    """Where errors and dead letters go: to functions of either kind, in the loop.
+
+    The C core holds this and shows it to the collector; its news may come on any thread.
+    """
+
+    __slots__ = ("on_dead", "on_error", "runner")
+
+    def __init__(self, on_error: OnError | None, on_dead: OnDead | None) -> None:
+        self.on_error = on_error
+        self.on_dead = on_dead
+        self.runner: Runner | None = None
+
+    def error(self, order: _lapse.Order, error: BaseException) -> None:
+        """A callback failed, or lost its order by its run_limit. Any thread."""
+        self._in_loop(self._tell_error, order, error)
+
+    def dead(self, info: Info, reason: Reason) -> None:
+        """An order became a dead letter. Any thread."""
+        self._in_loop(self._tell_dead, info, reason)
+
+    def _in_loop(self, tell: Callable[..., None], *args: object) -> None:
+        runner = self.runner
+        if runner is None or runner.loop is None or runner.is_here():
+            tell(*args)
+            return
+        try:
+            Context().run(runner.loop.call_soon_threadsafe, tell, *args)
+        except RuntimeError:  # it is closed
+            tell(*args)
+
+    def _tell_error(self, order: _lapse.Order, error: BaseException) -> None:
+        runner = self.runner
+        if self.on_error is not None:
+            self._follow(self.on_error(order, error), "on_error", order.id)
+        elif runner is None or runner.loop is None or runner.loop.is_closed():
+            report(None, order, error)
+        else:
+            runner.loop.call_exception_handler(
+                {
+                    "message": f"order {order.id!r} (queue {order.queue!r}, "
+                    f"attempt {order.attempt}) failed",
+                    "exception": error,
+                    "order": order,
+                }
+            )
+
+    def _tell_dead(self, info: Info, reason: Reason) -> None:
+        if self.on_dead is not None:
+            self._follow(self.on_dead(info, reason), "on_dead", info.id)
+
+    def _follow(self, answer: object, name: str, order_id: str) -> None:
+        """Await a hook that is a coroutine function."""
+        if not inspect.isawaitable(answer):
+            return
+        runner = self.runner
+        waiting = self._await(answer, name, order_id)
+        if runner is None or not runner.is_here():
+            waiting.close()
+            if inspect.iscoroutine(answer):
+                answer.close()
+            _log.error("%s did not run for order %r: its event loop is closed", name, order_id)
+            return
+        task = runner.spawn(waiting, f"lapse-{name}")
+        if not task.done():
+            runner.hooks.add(task)
+            task.add_done_callback(runner.hooks.discard)
+
+    @staticmethod
+    async def _await(answer: Awaitable[object], name: str, order_id: str) -> None:
+        try:
+            await answer
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:
+            _log.error("%s failed for order %r", name, order_id, exc_info=error)

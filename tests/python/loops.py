@@ -1,0 +1,64 @@
+"""What the tests of lapse.aio share: the loops it runs in, and waiting in one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import lapse
+import lapse.aio
+import pytest
+from support import PATIENCE
+
+# asyncio's own loop and uvloop; "thread" asks the store on the loop's executor, as one is
+# asked that may wait for a disk or a network.
+KINDS = ["asyncio", "uvloop", "thread"]
+
+
+class Loops:
+    """Runs a test's coroutine function in a loop of one kind, with what it makes in there."""
+
+    def __init__(self, kind: str) -> None:
+        if kind == "uvloop":
+            self.uvloop = pytest.importorskip("uvloop")
+        self.kind = kind
+
+    def new_loop(self) -> asyncio.AbstractEventLoop:
+        return self.uvloop.new_event_loop() if self.kind == "uvloop" else asyncio.new_event_loop()
+
+    def run(self, main: Callable[[], Awaitable[Any]], *, debug: bool = False) -> Any:
+        """As asyncio.run, but a test that hangs fails; its warnings are the test's."""
+        with asyncio.Runner(loop_factory=self.new_loop, debug=debug) as runner:
+            return runner.run(asyncio.wait_for(main(), 2 * PATIENCE))
+
+    def scheduler(self, *args: Any, **options: Any) -> lapse.aio.Scheduler:
+        s = lapse.aio.Scheduler(*args, **options)
+        if self.kind == "thread":
+            s._runner.inline = False
+        return s
+
+    def told(self, **options: Any) -> tuple[lapse.aio.Scheduler, lapse.ManualClock]:
+        """One under a manual clock: clock.advance(1), then await s.process()."""
+        clock = lapse.ManualClock()
+        return self.scheduler(clock=clock, **options), clock
+
+
+async def until(condition: Callable[[], Any], what: str = "it") -> None:
+    """Wait for something that the loop is about to do."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not happen"
+        await asyncio.sleep(0.001)  # sleeps: between two looks at what the loop does
+
+
+async def passes(count: int = 3) -> None:
+    """Let the loop look at its descriptors a few times."""
+    for _ in range(count):
+        await asyncio.sleep(0)  # sleeps: one pass of the loop
+
+
+async def listed(s: lapse.aio.Scheduler, states: lapse.State | None = None) -> list[str]:
+    """The ids of its orders, sorted."""
+    return sorted([info.id async for info in s.orders(states)])
