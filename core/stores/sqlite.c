@@ -388,16 +388,33 @@ static int set_up_tables(sqlite_store *d)
     return code;
 }
 
+/* What lies beside the database; once. */
+static int open_beside(sqlite_store *d)
+{
+    d->database = strdup(sqlite3_db_filename(d->s.db, "main"));
+    if (!d->database)
+        return lp_fail_memory();
+    d->beside = lp_side_open(d->database, d->s.boot, true);
+    if (!d->beside)
+        return lp_fail_memory();
+    return lp_checkpointer_open(d->database, d->s.boot, &d->checkpointer);
+}
+
 static int open_session(sqlite_store *d)
 {
     d->sync = SYNC_UNKNOWN;
     int code = lp_sqlite_connect(d->options.path, &d->options.busy, &d->s.db);
+    if (code == LAPSE_OK && !d->beside)
+        code = open_beside(d);
     if (code < 0)
         return code;
     d->page_size = read_page_size(d->s.db);
-    if (d->checkpointer)
-        sqlite3_wal_hook(d->s.db, note_log, d);
-    return set_up_tables(d);
+    sqlite3_wal_hook(d->s.db, note_log, d);
+    bool gate = lp_side_enter(d->beside, d->options.busy);
+    code = set_up_tables(d);
+    if (gate)
+        lp_side_leave(d->beside);
+    return code;
 }
 
 /* In a child, whose parent's it is. */
@@ -429,20 +446,6 @@ static void close_store(lp_durable *durable)
     lp_guard_leave();
 }
 
-static int open_beside(sqlite_store *d)
-{
-    d->database = strdup(sqlite3_db_filename(d->s.db, "main"));
-    if (!d->database)
-        return lp_fail_memory();
-    d->beside = lp_side_open(d->database, d->s.boot, true);
-    if (!d->beside)
-        return lp_fail_memory();
-    int code = lp_checkpointer_open(d->database, d->s.boot, &d->checkpointer);
-    if (code == LAPSE_OK)
-        sqlite3_wal_hook(d->s.db, note_log, d);
-    return code;
-}
-
 static int open_guarded(lp_store_config *config, lp_durable **out)
 {
     sqlite_store *d = calloc(1, sizeof *d);
@@ -455,8 +458,6 @@ static int open_guarded(lp_store_config *config, lp_durable **out)
     lp_sqlite_read_boot(&d->s);
     if (code == LAPSE_OK)
         code = open_session(d);
-    if (code == LAPSE_OK)
-        code = open_beside(d);
     if (code < 0) {
         free_store(d);
         return code;

@@ -20,7 +20,7 @@ WAITS = re.compile(
     r"\b(?:pthread_cond_timedwait|sem_timedwait|pthread_mutex_timedlock"
     r"|pthread_rwlock_timed(?:rd|wr)lock|mtx_timedlock|cnd_timedwait|mq_timed\w+)\b"
 )
-MAY_WAIT = re.compile(r"\bpthread_(?:cond_clockwait|mutex_clocklock)\b")
+MAY_WAIT = re.compile(r"\b(?:pthread_(?:cond_clockwait|mutex_clocklock)|sem_clockwait)\b")
 
 
 def check(tree):

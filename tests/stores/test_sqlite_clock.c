@@ -197,6 +197,7 @@ START_TEST(fences_and_generations_grow_over_everything)
             ck_assert_int_gt(g, generation);
             generation = g;
         }
+        pass(&b, LAPSE_MS(1));
         lp_loan *l = claim(&b, 3, NULL);
         for (lp_loan *at = l; at; at = at->next) {
             ck_assert_int_gt(at->fence, fence);

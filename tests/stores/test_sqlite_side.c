@@ -381,7 +381,7 @@ static void fill(TCase *tests)
     tcase_add_test(tests, the_gate_is_fair);
     tcase_add_test(tests, the_log_is_brought_back);
     tcase_add_test(tests, a_child_has_locks_of_its_own);
-if (!getenv("NOFORK"))    tcase_add_test(tests, fork_waits_for_the_turn);
+    tcase_add_test(tests, fork_waits_for_the_turn);
     tcase_add_test(tests, all_is_closed_in_the_end);
 }
 

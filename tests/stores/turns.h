@@ -96,6 +96,17 @@ static inline void pass(bench *b, lapse_ns by)
 
 /* -- Turns ----------------------------------------------------------------------------- */
 
+static inline size_t free_loans(lp_loan *l)
+{
+    size_t n = 0;
+    for (lp_loan *next; l; l = next, n++) {
+        next = l->next;
+        free(l);
+    }
+    return n;
+}
+
+/* Asserts nothing: also for other threads and for children. */
 static inline int run_turn(bench *b, lp_job *const *jobs, size_t count, lp_want *wants,
                            size_t want_count, lp_loan **loans)
 {
@@ -110,8 +121,8 @@ static inline int run_turn(bench *b, lp_job *const *jobs, size_t count, lp_want 
     int code = b->ops->turn(b->d, &t);
     if (loans)
         *loans = t.loans;
-    else
-        ck_assert_ptr_null(t.loans);
+    else if (free_loans(t.loans))
+        complain("a turn without wants brought orders");
     return code;
 }
 
@@ -166,16 +177,6 @@ static inline lp_loan *claim(bench *b, unsigned most, lapse_ns *next)
     if (next)
         *next = w.next;
     return loans;
-}
-
-static inline size_t free_loans(lp_loan *l)
-{
-    size_t n = 0;
-    for (lp_loan *next; l; l = next, n++) {
-        next = l->next;
-        free(l);
-    }
-    return n;
 }
 
 /* Claim just this order, and keep the loan. */
