@@ -218,14 +218,16 @@ static void hand_on(lua_State *L, int from, int to, int own)
 }
 
 /* A queue that is paused stays so. */
-static void hand_on_pauses(lapse *from, lapse *to)
+static int hand_on_pauses(lapse *from, lapse *to)
 {
     const char *name;
-    for (size_t i = 0; (name = lapse_queue_name(from, i)); i++) {
+    int code = LAPSE_OK;
+    for (size_t i = 0; code == LAPSE_OK && (name = lapse_queue_name(from, i)); i++) {
         lapse_queue_stats queue;
         if (lapse_queue_statistics(from, name, &queue) == LAPSE_OK && queue.paused)
-            lapse_pause(to, name);
+            code = lapse_pause(to, name);
     }
+    return code;
 }
 
 /* Put a new scheduler with the hooks, handlers and pauses of the one at index 1 there. */
@@ -240,7 +242,8 @@ static scheduler *replace_default(lua_State *L, const scheduler *old)
     hand_on(L, from, to, OWN_HANDLERS);
     s->wants_dead = old->wants_dead;
     s->handles = old->handles;
-    hand_on_pauses(old->lapse, s->lapse);
+    if (hand_on_pauses(old->lapse, s->lapse) < 0)
+        luaL_error(L, "%s", lapse_strerror(LAPSE_ENOMEM));
     lua_settop(L, made);
     lua_replace(L, 1);
     glue_restore_handlers(L, s);

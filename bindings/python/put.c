@@ -6,11 +6,12 @@
 
 #include <string.h>
 
-#define CO_GENERATOR 0x20
-#define CO_COROUTINE 0x80
-#define CO_ITERABLE_COROUTINE 0x100
-#define CO_ASYNC_GENERATOR 0x200
-#define CO_LAZY (CO_GENERATOR | CO_COROUTINE | CO_ITERABLE_COROUTINE | CO_ASYNC_GENERATOR)
+/* Of a code object's co_flags; the stable ABI has no names for them. */
+#define IS_GENERATOR 0x20
+#define IS_COROUTINE 0x80
+#define IS_ITERABLE_COROUTINE 0x100
+#define IS_ASYNC_GENERATOR 0x200
+#define IS_LAZY (IS_GENERATOR | IS_COROUTINE | IS_ITERABLE_COROUTINE | IS_ASYNC_GENERATOR)
 
 /* Only lapse_process would call it, and the binding begins and settles instead. */
 lapse_verdict put_python_runs_it(const lapse_order *order, void *arg)
@@ -77,9 +78,9 @@ int put_check_callback(binding_state *state, const core *c, PyObject *callback)
     Py_DECREF(f);
     if (flags < 0)
         return -1;
-    if (!(flags & CO_LAZY) || (c->awaits && flags & CO_COROUTINE))
+    if (!(flags & IS_LAZY) || (c->awaits && flags & IS_COROUTINE))
         return 0;
-    if (flags & (CO_COROUTINE | CO_ITERABLE_COROUTINE))
+    if (flags & (IS_COROUTINE | IS_ITERABLE_COROUTINE))
         PyErr_Format(PyExc_TypeError,
                      "%R is a coroutine function, which nothing awaits: " COROUTINE_HINT, callback);
     else

@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import threading
 import time
 import warnings
 import weakref
@@ -21,6 +20,7 @@ from typing import Any, Self, TypeVar, Unpack, cast
 
 from . import _lapse
 from ._enums import Fate, Info, Reason, State, info_of
+from ._threads import AnyThread, make_lock, make_thread, running
 from ._types import (
     Around,
     Callback,
@@ -137,42 +137,6 @@ class Claim(_lapse.Order):
                 pass  # closed or forked: it was given back there
 
 
-class _WorkerThread(threading.Thread):
-    """Runs callbacks until its scheduler stops. Holds the core and no Scheduler.
-
-    One that watches runs none: it sees to it that the others are missed when all hang.
-    """
-
-    def __init__(self, worker: _lapse.Worker, name: str, *, watches: bool = False) -> None:
-        super().__init__(name=name, daemon=True)
-        self.worker: _lapse.Worker | None = worker
-        self.watches = watches
-
-    def start(self) -> None:
-        worker = self.worker
-        if worker is None:
-            raise RuntimeError("threads can only be started once")
-        _running[self] = worker  # before it runs: the exit must not miss it
-        try:
-            super().start()
-        except BaseException:
-            del _running[self]
-            raise
-
-    def run(self) -> None:
-        worker, self.worker = self.worker, None
-        try:
-            if worker is not None and self.watches:
-                worker.watch()
-            elif worker is not None:
-                worker.run()
-        finally:
-            _running.pop(self, None)
-
-
-# Threads that run now, with what stops them; kept here because nothing else keeps a
-# thread whose Scheduler is gone.
-_running: dict[_WorkerThread, _lapse.Worker] = {}
 _schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
 _exiting = False
 
@@ -258,8 +222,8 @@ class Scheduler(_lapse.Scheduler):
         )
         self._store = url.partition(":")[0]  # the rest may hold a password
         self._workers = workers
-        self._lock = threading.Lock()
-        self._threads: list[_WorkerThread] = []
+        self._lock = make_lock()
+        self._threads: list[AnyThread] = []
         self._lazy = workers > 0
         _schedulers.add(self)
 
@@ -439,14 +403,14 @@ class Scheduler(_lapse.Scheduler):
             while len(self._threads) <= self._workers:
                 number = len(self._threads)
                 name = f"lapse-{number - 1}" if number else "lapse-watch"
-                thread = _WorkerThread(self._worker(), name, watches=number == 0)
+                thread = make_thread(self._worker(), name, watches=number == 0)
                 thread.start()
                 self._threads.append(thread)
             self._lazy = False
 
     def _forget_parent(self) -> None:
         """In the child of a fork: empty, with its handlers and no threads yet."""
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._threads = []
         self._lazy = self._workers > 0
         self._after_fork()
@@ -495,7 +459,7 @@ def _name_reasons(found: dict[str, Any]) -> dict[str, Any]:
 
 # -- The default scheduler ----------------------------------------------------------
 
-_default_lock = threading.Lock()
+_default_lock = make_lock()
 _default: Scheduler | None = None
 
 
@@ -618,7 +582,7 @@ def _at_exit() -> None:
     _exiting = True
     for scheduler in list(_schedulers):
         scheduler.stop()
-    threads = list(_running.items())
+    threads = list(running.items())
     for _, worker in threads:
         worker.stop()
     until = time.monotonic() + _EXIT_GRACE
@@ -628,8 +592,8 @@ def _at_exit() -> None:
 
 def _after_fork_in_child() -> None:
     global _default_lock
-    _default_lock = threading.Lock()
-    _running.clear()
+    _default_lock = make_lock()
+    running.clear()
     for scheduler in list(_schedulers):
         scheduler._forget_parent()
 

@@ -67,17 +67,23 @@ local function write(source)
     return name
 end
 
--- Run a script in a process of its own, with what stands before its command; returns all
--- that it wrote and how it ended.
-function support.run_script(source, before)
+-- Start a script in a process of its own, with what stands before its command. Returns a
+-- function that waits for its end and returns all that it wrote and how it ended.
+function support.start_script(source, before)
     local name = write(source)
     local pipe = assert(io.popen(("%s %s %s 2>&1; echo \"exit $?\""):format(before or "",
         support.interpreter(), name)))
-    local output = pipe:read "*a"
-    pipe:close()
-    os.remove(name)
-    local text, status = output:match "^(.*)exit (%d+)\n$"
-    return text, tonumber(status)
+    return function()
+        local output = pipe:read "*a"
+        pipe:close()
+        os.remove(name)
+        local text, status = output:match "^(.*)exit (%d+)\n$"
+        return text, tonumber(status)
+    end
+end
+
+function support.run_script(source, before)
+    return support.start_script(source, before)()
 end
 
 -- What is written to stderr while `body` runs.

@@ -5,9 +5,11 @@
 --   driver    waits on a semaphore until the next order is due, then launches a runner. It calls
 --             no callback, and another one takes its place now and then, as what a timer uses is
 --             freed at its end only.
---   runner    claims one due order, launches the next runner if more are due, calls the
---             callback, settles. Nothing is claimed before a runner runs: when nginx drops its
---             timer, for which there is no error, nothing is lost, and the driver launches another.
+--   runner    claims one due order, launches the next runner if more are due, calls the callback,
+--             settles. If the next runner has not started by then, the callback did not wait, and
+--             this one goes on with the next order. Nothing is claimed before a runner runs: when
+--             nginx drops its timer, for which there is no error, nothing is lost, and the driver
+--             launches another.
 --   watchdog  looks after them every second, and is what nginx calls first when the worker is to
 --             end: a worker does not end as long as a driver waits.
 --
@@ -36,8 +38,7 @@ local LONGEST = 5             -- seconds that the driver waits at most
 local SHORTEST = 0.001        -- less would be none: nginx counts milliseconds
 local AGAIN = 0.25            -- seconds after which a launch that came to nothing is repeated
 local LIFE = 1000             -- times that a driver wakes up before another takes its place
-local LAUNCHES = 64           -- runners in a row before nginx looks at its requests
-local INLINE = 256            -- the same for inline callbacks
+local ROW = 64                -- callbacks in a row before nginx looks at its requests
 local IN_VAIN = 8             -- runners in a row that found nothing, when something seemed due
 local NO_ROOM = "%s, perhaps after a stack overflow" -- nor for on_throw
 local ENDED = "the callback ended its timer, as ngx.exit() does"
@@ -88,8 +89,7 @@ local function launch(w)
         return
     end
     w.launched = w.launched + 1
-    local delay = w.launched % LAUNCHES == 0 and SHORTEST or 0
-    if timer_at(delay, run, w, w.epoch) then
+    if timer_at(0, run, w, w.epoch) then
         w.launching = w.launching + 1
     end
 end
@@ -108,6 +108,7 @@ local function acknowledge(w, epoch)
     if epoch == w.epoch then
         w.launching = w.launching - 1
     end
+    w.begun = w.begun + 1
     if w.few and w.scheduler:now() >= w.more_at then
         w.few = 2 * w.few
         if w.few >= w.max_inflight then
@@ -160,32 +161,44 @@ local function call(w, callback, id, order)
     end
 end
 
--- Run one order, or as many as are inline.
-local function run_orders(w, runner)
-    local callback, id, order = begin(w.scheduler)
-    local ran = 0
-    while callback do
-        local inline = w.inline_all or w.inline[order.queue]
-        runner.order = order
-        if not inline then
-            go_on(w)
-        end
+-- Run one order. True: other runners have begun meanwhile, as its callback waited.
+local function run_order(w, callback, id, order)
+    if w.inline_all or w.inline[order.queue] then
         call(w, callback, id, order)
-        runner.order = nil
-        ran = ran + 1
-        if not inline or w.left then
+        return false
+    end
+    go_on(w)
+    local begun = w.begun
+    call(w, callback, id, order)
+    return w.begun ~= begun
+end
+
+-- Run one order after the other until one has waited, but leave some to the next runner.
+local function run_orders(w, runner)
+    local ran, waited = 0, false
+    while ran < ROW and not waited and not w.left do
+        local callback, id, order = begin(w.scheduler)
+        if not callback then
             break
         end
-        if ran % INLINE == 0 then
-            sleep(0)
+        runner.order = order
+        if ran > 0 then
+            ngx.ctx = {} -- Of one callback only.
         end
-        callback, id, order = begin(w.scheduler)
+        waited = run_order(w, callback, id, order)
+        runner.order = nil
+        ran = ran + 1
     end
+    w.in_row = w.in_row + ran
     w.in_vain = ran > 0 and 0 or w.in_vain + 1 -- Such as for lack of memory: the driver goes on.
 end
 
 function run(_, w, epoch)
     acknowledge(w, epoch)
+    if w.in_row >= ROW then
+        w.in_row = 0
+        sleep(0)
+    end
     if w.left then
         return
     end
@@ -336,6 +349,8 @@ function worker.start(scheduler, options, list)
         runners = {},
         live = 0,      -- runners that run
         launching = 0, -- runners that have not started
+        begun = 0,     -- runners that ever started
+        in_row = 0,    -- callbacks since nginx looked at its requests
         in_vain = 0,   -- runners in a row that found nothing
         epoch = 0,     -- of launches
         few = nil,     -- as many runners as nginx seems to allow
