@@ -42,7 +42,11 @@ def version():
 
 
 def files(*patterns):
-    return sorted(path for pattern in patterns for path in glob(pattern))
+    return sorted(path for pattern in patterns for path in glob(pattern, recursive=True))
+
+
+# The command-line tool is a function of the module; its main is Python's.
+TOOL = [path for path in files("tools/lapse/*.c") if not path.endswith("/main.c")]
 
 
 def pkg_config(*words):
@@ -103,9 +107,9 @@ def add_system_library(build):
 
 
 build = {
-    "sources": files("bindings/python/*.c"),
-    "depends": sorted(glob("core/**/*.h", recursive=True)) + files("bindings/python/*.h"),
-    "include_dirs": [],
+    "sources": files("bindings/python/*.c") + TOOL,
+    "depends": files("core/**/*.h", "bindings/python/*.h", "tools/lapse/*.h"),
+    "include_dirs": ["tools"],
     "define_macros": [("Py_LIMITED_API", "0x030b0000")] if STABLE_ABI else [],
     "extra_compile_args": ["-std=gnu11", "-fvisibility=hidden", "-pthread"],
     "extra_link_args": [],

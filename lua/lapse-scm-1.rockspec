@@ -13,7 +13,7 @@ dependencies = { "lua >= 5.1, < 5.5" }
 build = {
   type = "command",
   build_command = "cmake -S . -B build/rock"
-    .. " -DLAPSE_LUA=ON -DLAPSE_PYTHON=OFF -DLAPSE_LUA_INCLUDE_DIR=$(LUA_INCDIR)"
+    .. " -DLAPSE_LUA=ON -DLAPSE_PYTHON=OFF -DLAPSE_TOOL=OFF -DLAPSE_LUA_INCLUDE_DIR=$(LUA_INCDIR)"
     .. " -DLAPSE_LUA_MODULE_DIR=$(LUADIR) -DLAPSE_LUA_CMODULE_DIR=$(LIBDIR)"
     .. " && cmake --build build/rock",
   install_command = "cmake --install build/rock --component lua",

@@ -129,6 +129,7 @@ static int stats(lua_State *L)
     SECONDS(late_max);
     SECONDS(oldest_due);
     SECONDS(poll_bound);
+    SECONDS(offline);
     COUNT(bytes);
     COUNT(longest_move);
     glue_push_deaths(L, now.dead_by);

@@ -37,6 +37,8 @@ static PyObject *builtin_of(int code)
         return PyExc_MemoryError;
     case LAPSE_ESYSTEM:
         return PyExc_OSError;
+    case LAPSE_EOFFLINE:
+        return PyExc_ConnectionError;
     case LAPSE_EUNKNOWN:
         return PyExc_LookupError;
     case LAPSE_EUNSUPPORTED:
@@ -52,6 +54,7 @@ static PyObject *builtin_of(int code)
     case LAPSE_ESTALE:
     case LAPSE_EMIXED:
     case LAPSE_EUNSURE:
+    case LAPSE_EDATA:
         break;
     }
     return NULL;

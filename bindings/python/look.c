@@ -111,16 +111,16 @@ typedef struct figure {
 #define QUEUE_FIGURE(kind, name) FIGURE_OF(lapse_queue_stats, kind, name)
 
 static const figure figures[] = {
-    FIGURE(COUNT, pending),  FIGURE(COUNT, running),      FIGURE(COUNT, kept),
-    FIGURE(COUNT, dead),     FIGURE(COUNT, scheduled),    FIGURE(COUNT, refused),
-    FIGURE(COUNT, replaced), FIGURE(COUNT, rescheduled),  FIGURE(COUNT, cancelled),
-    FIGURE(COUNT, done),     FIGURE(COUNT, dead_total),   FIGURE(COUNT, dead_dropped),
-    FIGURE(COUNT, requeued), FIGURE(COUNT, purged),       FIGURE(COUNT, lost),
-    FIGURE(COUNT, started),  FIGURE(COUNT, failed),       FIGURE(COUNT, retried),
-    FIGURE(COUNT, rejected), FIGURE(COUNT, given_back),   FIGURE(COUNT, stale),
-    FIGURE(TIME, late_p50),  FIGURE(TIME, late_p99),      FIGURE(TIME, late_p999),
-    FIGURE(TIME, late_max),  FIGURE(TIME, oldest_due),    FIGURE(TIME, poll_bound),
-    FIGURE(COUNT, bytes),    FIGURE(COUNT, longest_move),
+    FIGURE(COUNT, pending),  FIGURE(COUNT, running),     FIGURE(COUNT, kept),
+    FIGURE(COUNT, dead),     FIGURE(COUNT, scheduled),   FIGURE(COUNT, refused),
+    FIGURE(COUNT, replaced), FIGURE(COUNT, rescheduled), FIGURE(COUNT, cancelled),
+    FIGURE(COUNT, done),     FIGURE(COUNT, dead_total),  FIGURE(COUNT, dead_dropped),
+    FIGURE(COUNT, requeued), FIGURE(COUNT, purged),      FIGURE(COUNT, lost),
+    FIGURE(COUNT, started),  FIGURE(COUNT, failed),      FIGURE(COUNT, retried),
+    FIGURE(COUNT, rejected), FIGURE(COUNT, given_back),  FIGURE(COUNT, stale),
+    FIGURE(TIME, late_p50),  FIGURE(TIME, late_p99),     FIGURE(TIME, late_p999),
+    FIGURE(TIME, late_max),  FIGURE(TIME, oldest_due),   FIGURE(TIME, poll_bound),
+    FIGURE(TIME, offline),   FIGURE(COUNT, bytes),       FIGURE(COUNT, longest_move),
 };
 
 static const figure queue_figures[] = {

@@ -3,6 +3,7 @@
  * Multi-phase, with all state per module, so every interpreter that shares the GIL has
  * its own. The module's functions are the hot calls of lapse.Scheduler on the default
  * one, which the Python side makes at the first use. */
+#include "cli.h"
 #include "convert.h"
 #include "order.h"
 #include "scheduler.h"
@@ -223,6 +224,7 @@ static PyMethodDef module_methods[] = {
      PyDoc_STR(RESCHEDULE_DOC("") ON_DEFAULT)},
     {"_set_default", set_default, METH_O, NULL},
     {"_seconds_to_ns", module_seconds_to_ns, METH_VARARGS, NULL},
+    {"_cli", cli_run, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/wake.h"
-#include "engine/engine.h"
+#include "engine/driver.h"
 
 /* -- Held claims -- */
 
@@ -32,7 +32,7 @@ lp_claim *lp_find_held(lapse *s, int64_t fence)
     return c && !c->lost && !c->superseded ? c : NULL;
 }
 
-static lp_claim *take_claim(lapse *s)
+lp_claim *lp_take_claim(lapse *s)
 {
     lp_claim *c = s->free_claims;
     if (c)
@@ -42,7 +42,7 @@ static lp_claim *take_claim(lapse *s)
     return c;
 }
 
-static void free_claim(lapse *s, lp_claim *c)
+void lp_free_claim(lapse *s, lp_claim *c)
 {
     c->next = s->free_claims;
     s->free_claims = c;
@@ -67,7 +67,7 @@ static void let_go(lapse *s, lp_claim *c)
         *bucket_of(s, c->order.fence) = c->next;
     if (c->next)
         c->next->prev = c->prev;
-    free_claim(s, c);
+    lp_free_claim(s, c);
     if (--s->held_count == 0)
         s->check_at = LAPSE_FOREVER;
 }
@@ -152,22 +152,69 @@ static void start(lapse *s, lp_claim *c, lp_side side, lapse_ns now)
     lp_watch_claim(s, c, now);
 }
 
-static void count_death(lapse *s, lapse_reason reason)
+void lp_count_dead(lp_queue *q, lapse_reason reason, uint64_t by)
 {
-    s->totals.dead++;
-    s->totals.dead_by[reason]++;
+    q->dead_total += by;
+    q->dead_by[reason] += by;
 }
 
-/* An order that is too late to run. */
-static void expire(lapse *s, lp_claim *c, lp_task *t, lapse_ns now)
+/* A store that answers inline counts for its queues itself. */
+static void count_death(lapse *s, lp_queue *q, lapse_reason reason, uint64_t by)
+{
+    s->totals.dead += by;
+    s->totals.dead_by[reason] += by;
+    if (s->driver)
+        lp_count_dead(q, reason, by);
+}
+
+/* A claimed order that must not start. */
+static void bury(lapse *s, lp_claim *c, lapse_reason reason, const char *error, lp_task *t,
+                 lapse_ns now)
 {
     lp_request_init(&t->r, LP_DIE);
     t->r.claim = c;
-    t->r.reason = LAPSE_REASON_EXPIRED;
-    count_death(s, LAPSE_REASON_EXPIRED);
+    t->r.reason = reason;
+    t->r.error = error;
+    count_death(s, c->queue, reason, 1);
     lp_queue_refund(c->queue); /* Nothing was started. */
     lp_ask(s, t, now);
-    free_claim(s, c);
+    lp_free_claim(s, c);
+}
+
+static bool has_expired(const lp_claim *c, lapse_ns now)
+{
+    return c->handler && c->handler->policy.expires &&
+           lateness(c, now) > c->handler->policy.expires;
+}
+
+/* Why an order must not start, and in words; LAPSE_REASON_NONE: it may. In a durable store
+ * the deliveries of workers that died are found when it is claimed anew. */
+static lapse_reason fault_of(const lapse *s, const lp_claim *c, lapse_ns now, const char **error)
+{
+    *error = NULL;
+    if (s->driver && (*error = lp_driver_fault(c)))
+        return LAPSE_REASON_FAILED;
+    if (s->driver && c->order.attempt > lp_attempts(c)) {
+        *error = "its workers were lost";
+        return LAPSE_REASON_LOST;
+    }
+    return has_expired(c, now) ? LAPSE_REASON_EXPIRED : LAPSE_REASON_NONE;
+}
+
+int lp_accept(lapse *s, lp_side side, lp_claim *c, lapse_ns now, lp_task *t)
+{
+    const char *error;
+    c->handler = c->fn || side == LP_PULL ? NULL : c->queue->handler;
+    c->no_more = false;
+    lapse_reason fault = fault_of(s, c, now, &error);
+    if (fault) {
+        bury(s, c, fault, error, t, now);
+        return LP_CLAIM_MORE;
+    }
+    if (c->handler)
+        c->handler->refs++;
+    start(s, c, side, now);
+    return LP_CLAIM_ONE;
 }
 
 /* Claim with memory that is there. */
@@ -178,18 +225,10 @@ static int claim(lapse *s, lp_side side, lp_queue *queue, lapse_ns until, lapse_
     bool more = side == LP_PUSH && s->handled && lp_announce(s, until);
     int found = s->store->ops->claim(s->store, side, queue, until, now, c);
     if (found != LP_CLAIM_ONE) {
-        free_claim(s, c);
+        lp_free_claim(s, c);
         return found == LP_CLAIM_NONE && more ? LP_CLAIM_MORE : found;
     }
-    c->handler = c->fn || side == LP_PULL ? NULL : c->queue->handler;
-    if (c->handler && c->handler->policy.expires && lateness(c, now) > c->handler->policy.expires) {
-        expire(s, c, t, now);
-        return LP_CLAIM_MORE;
-    }
-    if (c->handler)
-        c->handler->refs++;
-    start(s, c, side, now);
-    return LP_CLAIM_ONE;
+    return lp_accept(s, side, c, now, t);
 }
 
 int lp_begin(lapse *s, lp_side side, lp_queue *queue, lapse_ns until, lapse_ns now, lp_claim **out,
@@ -199,7 +238,7 @@ int lp_begin(lapse *s, lp_side side, lp_queue *queue, lapse_ns until, lapse_ns n
     lp_task_clear(t);
     if (s->stopped)
         return lp_fail(LAPSE_ECLOSED, "the scheduler was stopped: open another");
-    lp_claim *c = take_claim(s);
+    lp_claim *c = lp_take_claim(s);
     if (!c)
         return lp_fail_memory();
     int found = claim(s, side, queue, until, now, c, t);
@@ -325,31 +364,48 @@ static void decide(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns delay,
     }
 }
 
-/* Book what was decided: each order ends in one of done, cancelled and dead. */
-static void book(lapse *s, lp_claim *c, const lp_request *r)
+/* Book what was decided, or that it was not so (`by` -1): each order ends in one of done,
+ * cancelled and dead. */
+static void book(lapse *s, lp_queue *q, int op, lapse_reason reason, bool no_more, bool counted,
+                 uint64_t by)
 {
-    switch ((int)r->op) {
+    switch (op) {
     case LP_END:
-        if (c->no_more) {
-            s->totals.cancelled++;
-            c->queue->cancelled++;
-        } else {
-            s->totals.done++;
-            c->queue->done++;
-        }
+        *(no_more ? &s->totals.cancelled : &s->totals.done) += by;
+        *(no_more ? &q->cancelled : &q->done) += by;
         return;
     case LP_AGAIN:
-        s->totals.retried += r->counted;
-        c->queue->retried += r->counted;
+        s->totals.retried += counted ? by : 0;
+        q->retried += counted ? by : 0;
         return;
     default:
-        count_death(s, r->reason);
+        count_death(s, q, reason, by);
         return;
     }
 }
 
-bool lp_settle(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns delay, const char *error,
-               lapse_ns now, lp_task *t)
+static void book_job(lapse *s, const lp_job *job, lp_queue *q, uint64_t by)
+{
+    book(s, q, job->op, job->reason, job->no_more, job->counted, by);
+}
+
+void lp_unbook(lapse *s, const lp_job *settlement, lp_queue *q)
+{
+    s->totals.stale++;
+    if (q)
+        book_job(s, settlement, q, UINT64_MAX);
+}
+
+void lp_book_cancelled(lapse *s, const lp_job *booked, lp_queue *q)
+{
+    if (q && booked)
+        book_job(s, booked, q, UINT64_MAX);
+    if (q)
+        book(s, q, LP_END, LAPSE_REASON_NONE, true, false, 1);
+}
+
+int lp_settle(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns delay, const char *error,
+              lapse_ns now, lp_task *t)
 {
     lp_request_init(&t->r, LP_END);
     t->r.claim = c;
@@ -361,10 +417,17 @@ bool lp_settle(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns delay, con
         if (c->superseded || c->no_more)
             end(&t->r);
         c->no_more = c->no_more && !wished; /* It was done all the same. */
-        book(s, c, &t->r);
     }
-    s->totals.stale += !fresh;
+    t->r.waits = s->driver && !c->runs_callback && verdict != LAPSE_GIVE_BACK;
     lp_ask(s, t, now);
+    bool refused = t->r.answer < 0; /* by a store that others use too */
+    if (t->r.answer == 1) {         /* Cancelled by one of them: it ended instead. */
+        end(&t->r);
+        c->no_more = true;
+    }
+    if (!c->lost && !refused)
+        book(s, c->queue, (int)t->r.op, t->r.reason, c->no_more, t->r.counted, 1);
+    s->totals.stale += !fresh || refused;
     if (c->handler)
         lp_drop_handler(c->handler, &t->r);
     s->callbacks -= c->runs_callback;
@@ -374,7 +437,7 @@ bool lp_settle(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns delay, con
         lp_wake_takers(s);
     let_go(s, c);
     lp_tell_settled(s);
-    return fresh;
+    return refused ? (int)t->r.answer : fresh ? LAPSE_OK : LAPSE_ESTALE;
 }
 
 /* Whether a claim's lease has ended, but nobody has seen to it yet. */
@@ -434,12 +497,14 @@ int lapse_settle(lapse *s, int64_t fence, lapse_verdict verdict, lapse_ns delay,
             return code; /* In a child that the hook forked. */
     }
     lp_task t;
-    bool fresh = lp_settle(s, c, verdict, delay, error, lp_engine_now(s), &t);
+    c->lease_end = LAPSE_FOREVER; /* Nor lose it, while the store is asked. */
+    code = lp_settle(s, c, verdict, delay, error, lp_engine_now(s), &t);
     lp_leave(s);
     lp_finish(s, &t);
-    return fresh ? LAPSE_OK
-                 : lp_fail(LAPSE_ESTALE, "the order is no longer this consumer's: its lease ended "
-                                         "or it was scheduled anew");
+    if (code != LAPSE_ESTALE)
+        return code;
+    return lp_fail(LAPSE_ESTALE, "the order is no longer this consumer's: its lease ended or it "
+                                 "was scheduled anew");
 }
 
 static void show_claim(lp_claim *c, const lapse_order **order, lapse_callback *fn, void **arg)
@@ -466,7 +531,7 @@ int lapse_begin(lapse *s, lapse_ns until, const lapse_order **order, lapse_callb
         if (found == LP_CLAIM_ONE)
             show_claim(c, order, fn, arg);
         else if (found == LP_CLAIM_NONE)
-            lp_end_look(s);
+            found = lp_end_look(s);
         bool watch = lp_must_watch(s, now);
         lp_leave(s);
         lp_finish(s, &t);
@@ -595,22 +660,36 @@ static size_t run_due(lapse *s, lapse_ns until, size_t max, const sigset_t *mask
     return ran;
 }
 
-void lp_end_look(lapse *s)
+/* Under a manual clock the driver does now what it has to: whether it found something. */
+static bool look_again(lapse *s)
 {
+    if (!s->driver || s->driver->ready)
+        return false;
+    lp_driver_looked(s->driver);
+    if (s->options.clock)
+        lp_driver_settle(s);
+    return s->options.clock && s->driver->ready;
+}
+
+int lp_end_look(lapse *s)
+{
+    if (look_again(s))
+        return LP_CLAIM_MORE;
     lp_announce(s, lp_engine_now(s));
     lp_host_looked(s);
     lp_arm_all(s);
+    return LP_CLAIM_NONE;
 }
 
-/* Leave the descriptor of a host's loop as it should be after a pass. */
-static int end_pass(lapse *s)
+/* Leave the descriptor of a host's loop as it should be after a pass; whether it turned
+ * out that there is more. */
+static int end_pass(lapse *s, bool *more)
 {
     pthread_mutex_lock(&s->lock);
+    *more = !s->stopped && lp_end_look(s) == LP_CLAIM_MORE;
     bool stopped = s->stopped, watch = lp_must_watch(s, lp_engine_now(s));
     if (stopped)
         lp_wake_at(s->host.fd, LAPSE_FOREVER); /* It has told the host. */
-    else
-        lp_end_look(s);
     pthread_mutex_unlock(&s->lock);
     if (watch)
         lp_watch(s);
@@ -624,12 +703,17 @@ int64_t lapse_process(lapse *s, size_t max)
         return code;
     s->inside++;
     lp_leave(s);
+    lapse_ns until = lp_engine_now(s);
+    size_t ran = 0;
     int found;
-    size_t ran = run_due(s, lp_engine_now(s), max, NULL, &found);
-    if (found == LAPSE_EFORKED)
-        return lp_fail(found, "a callback forked and returned in the child: the orders there are "
-                              "the parent's");
-    code = end_pass(s);
+    bool more;
+    do {
+        ran += run_due(s, until, max ? max - ran : 0, NULL, &found);
+        if (found == LAPSE_EFORKED)
+            return lp_fail(found, "a callback forked and returned in the child: the orders there "
+                                  "are the parent's");
+        code = end_pass(s, &more);
+    } while (more && (max == 0 || ran < max) && found == LP_CLAIM_NONE);
     pthread_mutex_lock(&s->lock);
     s->inside--;
     lp_tell_settled(s);

@@ -38,7 +38,11 @@ struct lapse {
     pthread_cond_t work;    /* followers: the leader left, or orders were announced */
     pthread_cond_t settled; /* a claim was settled, or a call left */
     lp_store *store;
+    struct lp_driver *driver; /* the same, or NULL when the store answers inline */
     bool stopped;
+    struct lp_submitted *answers, **answers_end; /* to be collected */
+    int link_news; /* of the store's link, not told yet: LAPSE_OK: it is up again */
+    bool has_link_news;
 
     lp_alarm host;    /* lapse_fd */
     lp_alarm waiters; /* polled by the leader of those who wait */
@@ -148,6 +152,14 @@ void lp_tell_settled(lapse *s);
 
 /* -- deliver.c -- */
 
+/* An order was claimed; it starts, or becomes a dead letter (LP_CLAIM_MORE), which `t`
+ * holds. LP_CLAIM_ONE: the claim is held. Under the lock. */
+int lp_accept(lapse *s, lp_side side, lp_claim *claim, lapse_ns now, lp_task *t);
+
+/* Memory for a claim, or NULL. Under the lock. */
+lp_claim *lp_take_claim(lapse *s);
+void lp_free_claim(lapse *s, lp_claim *claim);
+
 /* Claim the next due order. LP_CLAIM_..., LAPSE_ECLOSED or LAPSE_ENOMEM. One that has
  * expired becomes a dead letter instead, which `t` holds (LP_CLAIM_MORE). Under the
  * lock. */
@@ -155,13 +167,23 @@ int lp_begin(lapse *s, lp_side side, lp_queue *queue, lapse_ns until, lapse_ns n
              lp_task *t);
 
 /* End a claim as the verdict, or what became of it meanwhile, says. The claim is free
- * afterwards; `t` holds what lp_finish must see to. False when the settlement was stale.
- * Under the lock, which it may drop meanwhile. */
-bool lp_settle(lapse *s, lp_claim *claim, lapse_verdict verdict, lapse_ns delay, const char *error,
-               lapse_ns now, lp_task *t);
+ * afterwards; `t` holds what lp_finish must see to. LAPSE_OK, or LAPSE_ESTALE, or a
+ * durable store's error. Under the lock, which it may drop meanwhile. */
+int lp_settle(lapse *s, lp_claim *claim, lapse_verdict verdict, lapse_ns delay, const char *error,
+              lapse_ns now, lp_task *t);
 
-/* After a look for due callbacks that found none. Under the lock. */
-void lp_end_look(lapse *s);
+/* What a settlement booked was not so: the store says that the claim was stale. Under the
+ * lock. */
+struct lp_job;
+void lp_unbook(lapse *s, const struct lp_job *settlement, lp_queue *q);
+
+/* It was cancelled by another scheduler while it was held: what was booked, if anything was,
+ * is that it ended so. Under the lock. */
+void lp_book_cancelled(lapse *s, const struct lp_job *booked, lp_queue *q);
+
+/* After a look for due callbacks that found none. LP_CLAIM_NONE; or LP_CLAIM_MORE: the
+ * driver has found some since. Under the lock, which it may drop meanwhile. */
+int lp_end_look(lapse *s);
 
 /* Tell the host's hook of an error. Without the lock. */
 void lp_report(lapse *s, const lapse_order *order, const char *error);
@@ -188,6 +210,9 @@ bool lp_in_callback(const lapse *s);
 /* The held claim of an order that runs a callback, or NULL. Under the lock. */
 lp_claim *lp_find_callback(const lapse *s, const char *id, size_t len, int64_t generation);
 
+/* One more dead letter of a queue of a durable store (`by` -1: one less). */
+void lp_count_dead(lp_queue *q, lapse_reason reason, uint64_t by);
+
 /* After how many deliveries an order is a dead letter. */
 int lp_attempts(const lp_claim *claim);
 
@@ -198,6 +223,12 @@ lp_claim *lp_any_held(const lapse *s, bool runs_callback);
 
 /* Have `claim` looked at in time. Under the lock. */
 void lp_watch_claim(lapse *s, lp_claim *claim, lapse_ns now);
+
+/* Another consumer has the order of this fence. Under the lock. */
+void lp_claim_gone(lapse *s, int64_t fence, lapse_ns now);
+
+/* The store's link is up again (LAPSE_OK), or down. Under the lock. */
+void lp_tell_link(lapse *s, int code);
 
 /* Deal with claims that are lost or stuck, if it is time. Without the lock. */
 void lp_watch(lapse *s);
@@ -213,6 +244,25 @@ static inline bool lp_must_watch(const lapse *s, lapse_ns now)
 
 /* Look after claims until lapse_stop: for scheduler threads that may all be stuck. */
 void *lp_run_watcher(void *scheduler);
+
+/* -- schedule.c: what it shares with ask.c -- */
+
+/* Check what is asked for and make the request of it: 0 or an error. An id that no order can
+ * have is LAPSE_EUNKNOWN in lp_prepare_named. */
+int lp_prepare_put(const lapse *s, const lapse_spec *spec, lapse_ns now, lp_request *r);
+int lp_prepare_named(lp_op op, const char *id, int64_t generation, lp_request *r);
+int lp_prepare_delay(lapse_ns now, lapse_ns delay, lp_request *r);
+
+/* Count what a request was answered, and wake whom it concerns. Under the lock. */
+void lp_book_answer(lapse *s, lp_request *r);
+
+/* -- ask.c: answers that are collected -- */
+
+/* The driver has answered what was submitted. Under the lock. */
+void lp_deliver_answer(lapse *s, struct lp_submitted *submitted);
+
+/* What nobody has collected, at close. */
+void lp_drop_answers(lapse *s);
 
 /* -- handle.c -- */
 

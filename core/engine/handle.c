@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "engine/engine.h"
+#include "engine/driver.h"
 
 /* -- Policies -- */
 
@@ -100,6 +100,8 @@ static int set_handler(lapse *s, const char *name, lp_handler *h, lp_request *r)
     }
     q->handler = h;
     lp_queue_rerate(q);
+    if (s->driver)
+        lp_driver_poke(s->driver);
     lp_arm_all(s);
     lp_wake_takers(s);
     return LAPSE_OK;
@@ -162,6 +164,8 @@ static int set_paused(lapse *s, const char *queue, bool paused)
     code = ready_queue(s, queue, &q);
     if (code == LAPSE_OK) {
         change_paused(q, paused, lp_engine_now(s));
+        if (s->driver)
+            lp_driver_poke(s->driver);
         lp_arm_all(s);
         lp_wake_takers(s);
     }
@@ -197,27 +201,33 @@ int lapse_queue_statistics(lapse *s, const char *queue, lapse_queue_stats *out)
     if (code < 0)
         return code;
     lp_queue *q = s->store->ops->queue(s->store, queue);
+    if (!q && s->driver) {
+        lp_driver_learn_queues(s);
+        q = s->store->ops->queue(s->store, queue);
+    }
     if (!q) {
         lp_leave(s);
         return lp_fail(LAPSE_EUNKNOWN, "no queue %s is known",
                        lp_text_quote(queue, strnlen(queue, LAPSE_ID_MAX)));
     }
+    lp_counts now_in;
+    s->store->ops->count_queue(s->store, q, &now_in);
     static const lp_histogram none;
     const lp_histogram *h = q->lateness ? q->lateness : &none;
     *out = (lapse_queue_stats){
         .queue = q->name,
         .handled = q->handler != NULL,
         .paused = q->paused,
-        .pending = q->pending,
-        .running = q->running,
-        .dead = q->dead,
+        .pending = now_in.pending,
+        .running = now_in.running,
+        .dead = now_in.dead,
         .started = q->started,
         .done = q->done,
         .failed = q->failed,
         .retried = q->retried,
         .cancelled = q->cancelled,
         .dead_total = q->dead_total,
-        .oldest_due = late_by(s, s->store->ops->oldest(s->store, q)),
+        .oldest_due = late_by(s, now_in.oldest_due),
         .late_p50 = lp_histogram_at(h, 0.5),
         .late_p99 = lp_histogram_at(h, 0.99),
         .late_max = h->max,
@@ -231,6 +241,8 @@ const char *lapse_queue_name(lapse *s, size_t n)
 {
     if (lp_enter(s) < 0)
         return NULL;
+    if (n == 0 && s->driver)
+        lp_driver_learn_queues(s);
     const lp_queue *q = s->store->ops->queue_at(s->store, n);
     lp_leave(s);
     return q ? q->name : NULL;

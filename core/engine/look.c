@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
-#include "engine/engine.h"
+#include "engine/driver.h"
 
 enum { CHUNK = 16 }; /* orders copied in one hold of the lock */
 
@@ -158,6 +158,11 @@ int lapse_statistics(lapse *s, lapse_stats *out)
         .longest_move = now_in.moved,
     };
     memcpy(out->dead_by, t->dead_by, sizeof out->dead_by);
+    if (s->driver) {
+        out->poll_bound = s->driver->ops->poll(s->driver->store);
+        if (s->driver->offline_since != LAPSE_FOREVER)
+            out->offline = now - s->driver->offline_since + 1;
+    }
     lp_leave(s);
     return LAPSE_OK;
 }
@@ -169,5 +174,7 @@ lapse_ns lapse_now(const lapse *s)
 
 unsigned lapse_abilities(const lapse *s)
 {
-    return s && s->epoch == lp_fork_epoch() ? s->store->ops->abilities : 0;
+    if (!s || s->epoch != lp_fork_epoch())
+        return 0;
+    return s->driver ? s->driver->ops->abilities : s->store->ops->abilities;
 }

@@ -118,6 +118,9 @@ static void write_times(text *out, const lapse_stats *t)
     head(out, "poll_bound_seconds", "gauge", "What polling may add to lateness.");
     add(out, "lapse_poll_bound_seconds ");
     seconds(out, t->poll_bound);
+    head(out, "offline_seconds", "gauge", "For how long the store could not be reached.");
+    add(out, "lapse_offline_seconds ");
+    seconds(out, t->offline);
     number(out, "memory_bytes", "gauge", "Memory held for orders.", t->bytes);
     number(out, "longest_move", "gauge", "Most entries that one call has moved.", t->longest_move);
 }

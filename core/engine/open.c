@@ -6,7 +6,8 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/wake.h"
-#include "engine/engine.h"
+#include "engine/driver.h"
+#include "stores/table.h"
 
 /* A manual clock was moved. */
 static void clock_moved(void *arg)
@@ -15,6 +16,8 @@ static void clock_moved(void *arg)
     pthread_mutex_lock(&s->lock);
     s->wall_read = INT64_MIN;
     lp_arm_all(s);
+    if (s->driver)
+        lp_driver_poke(s->driver);
     if (lp_must_watch(s, lp_engine_now(s)))
         pthread_cond_broadcast(&s->watch);
     pthread_mutex_unlock(&s->lock);
@@ -39,9 +42,9 @@ static int open_alarms(lapse *s)
 
 static int open_store(lapse *s)
 {
-    int code = LAPSE_ESTORE;
-    const lp_store_ops *ops = lp_store_find(s->url, &code);
-    if (!ops)
+    lp_store_kind kind;
+    int code = lp_store_find(s->url, &kind);
+    if (code < 0)
         return code;
     lp_store_config config = {
         .url = s->url,
@@ -54,14 +57,29 @@ static int open_store(lapse *s)
         .release = s->options.release,
         .now = lp_engine_now(s),
         .wall = lp_clock_wall(s->options.clock),
+        .manual = s->options.clock != NULL,
     };
-    code = ops->open(&config, &s->store);
+    code = kind.ops ? kind.ops->open(&config, &s->store)
+                    : lp_driver_open(s, kind.durable, &config, &s->store);
     if (code == LAPSE_OK) {
+        s->driver = kind.ops ? NULL : (lp_driver *)s->store;
         s->options.keep = config.keep;
         s->options.lease = config.lease ? config.lease : LAPSE_SECONDS(30);
         s->options.stuck_after = config.stuck_after ? config.stuck_after : LAPSE_MINUTES(1);
     }
     return code;
+}
+
+/* The store, the descriptors and the locks. */
+static void let_go(lapse *s)
+{
+    s->store->ops->close(s->store);
+    lp_wake_close(s->host.fd);
+    lp_wake_close(s->waiters.fd);
+    pthread_cond_destroy(&s->work);
+    pthread_cond_destroy(&s->settled);
+    pthread_cond_destroy(&s->watch);
+    pthread_mutex_destroy(&s->lock);
 }
 
 /* Make everything but `options` and `url`, in fresh or inherited memory alike. */
@@ -87,6 +105,11 @@ static int set_up(lapse *s)
     uint64_t place = s->options.clock ? 0 : (uint64_t)(uintptr_t)s;
     s->random = ((uint64_t)lp_engine_now(s) ^ place) | 1;
     s->epoch = lp_fork_epoch();
+    code = lp_driver_run(s);
+    if (code < 0) {
+        let_go(s);
+        return code;
+    }
     if (s->options.clock) {
         s->listener = (lp_clock_listener){.moved = clock_moved, .arg = s};
         lp_clock_listen(s->options.clock, &s->listener);
@@ -166,6 +189,8 @@ static void stop(lapse *s)
         return;
     s->stopped = true;
     lp_wake_all(s);
+    if (s->driver)
+        lp_driver_wake(s->driver);
 }
 
 int lapse_stop(lapse *s)
@@ -212,17 +237,27 @@ static void give_back_taken(lapse *s)
     }
 }
 
+/* Of the queue number `n`; false when there is none. A driver may still look at it. */
+static bool remove_handler(lapse *s, size_t n, lp_request *r)
+{
+    pthread_mutex_lock(&s->lock);
+    lp_queue *q = s->store->ops->queue_at(s->store, n);
+    if (q && q->handler) {
+        lp_drop_handler(q->handler, r);
+        q->handler = NULL;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return q != NULL;
+}
+
 /* Let go of the orders that remain; nobody else uses the scheduler any more. */
 static void tear_down(lapse *s)
 {
     if (s->options.clock)
         lp_clock_unlisten(s->options.clock, &s->listener);
     give_back_taken(s);
-    lp_queue *q;
     lp_task t = {.r = {.remains_count = 0}};
-    for (size_t i = 0; (q = s->store->ops->queue_at(s->store, i)); i++) {
-        if (q->handler)
-            lp_drop_handler(q->handler, &t.r);
+    for (size_t i = 0; remove_handler(s, i, &t.r); i++) {
         lp_finish(s, &t);
         t.r.remains_count = 0;
     }
@@ -230,13 +265,8 @@ static void tear_down(lapse *s)
         t.r.remains_count = 1;
         lp_finish(s, &t);
     }
-    s->store->ops->close(s->store);
-    lp_wake_close(s->host.fd);
-    lp_wake_close(s->waiters.fd);
-    pthread_cond_destroy(&s->work);
-    pthread_cond_destroy(&s->settled);
-    pthread_cond_destroy(&s->watch);
-    pthread_mutex_destroy(&s->lock);
+    let_go(s);
+    lp_drop_answers(s);
     while (s->free_claims) {
         lp_claim *next = s->free_claims->next;
         free(s->free_claims);

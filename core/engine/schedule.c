@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "engine/engine.h"
+#include "engine/driver.h"
 
 int lapse_check_id(const char *id, size_t id_len)
 {
@@ -94,8 +94,7 @@ static int check_spec(const lapse_spec *spec)
     return lp_check_queue(spec->queue);
 }
 
-/* Make the request that `spec` means. */
-static int prepare(const lapse *s, const lapse_spec *spec, lapse_ns now, lp_request *r)
+int lp_prepare_put(const lapse *s, const lapse_spec *spec, lapse_ns now, lp_request *r)
 {
     lp_request_init(r, LP_SCHEDULE);
     r->spec = spec;
@@ -115,18 +114,43 @@ static int closed(void)
     return lp_fail(LAPSE_ECLOSED, "the scheduler was stopped: open another");
 }
 
-/* Book what an LP_SCHEDULE was answered. Under the lock. */
-static void book(lapse *s, const lp_request *r)
+static void book_accepted(lapse *s, const lp_request *r)
 {
+    if (r->answer == LAPSE_EUNKNOWN)
+        return; /* Nothing was refused: there is no such dead letter. */
     if (r->answer < 0) {
         s->totals.refused++;
         return;
     }
     s->totals.scheduled++;
+    s->totals.requeued += r->op == LP_REQUEUE;
     s->totals.replaced += r->replaced;
     s->totals.dead += r->died;
     s->totals.dead_by[LAPSE_REASON_MAXLEN] += r->died;
     lp_arm_for(s, r->due);
+}
+
+void lp_book_answer(lapse *s, lp_request *r)
+{
+    switch ((int)r->op) {
+    case LP_SCHEDULE:
+    case LP_REQUEUE:
+        book_accepted(s, r);
+        return;
+    case LP_CANCEL:
+        s->totals.cancelled += r->answer == LAPSE_FATE_CANCELLED;
+        if (r->answer == LAPSE_FATE_RUNNING && r->claim)
+            r->claim->no_more = true;
+        return;
+    case LP_RESCHEDULE:
+        if (r->answer != LAPSE_FATE_RESCHEDULED)
+            return;
+        s->totals.rescheduled++;
+        lp_arm_for(s, r->due);
+        return;
+    default:
+        return;
+    }
 }
 
 int64_t lapse_put(lapse *s, const lapse_spec *spec)
@@ -135,7 +159,7 @@ int64_t lapse_put(lapse *s, const lapse_spec *spec)
         return lp_fail(LAPSE_EINVAL, "the scheduler or the order's `spec` is NULL");
     lapse_ns now = lp_engine_now(s);
     lp_task t;
-    int code = prepare(s, spec, now, &t.r);
+    int code = lp_prepare_put(s, spec, now, &t.r);
     if (code < 0)
         return code;
     code = lp_enter(s);
@@ -145,7 +169,7 @@ int64_t lapse_put(lapse *s, const lapse_spec *spec)
         t.r.answer = closed();
     else
         lp_ask(s, &t, now);
-    book(s, &t.r);
+    lp_book_answer(s, &t.r);
     bool watch = lp_must_watch(s, now);
     lp_leave(s);
     lp_finish(s, &t);
@@ -183,14 +207,14 @@ int64_t lapse_schedule_at(lapse *s, const char *id, lapse_ns utc, lapse_callback
 
 enum { MANY = 32, HOLD = 256 }; /* requests in one batch; orders in one hold of the lock */
 
-/* Schedule up to MANY; under the lock. `dead` has room for as many, or is NULL when
+/* Schedule some in one batch; under the lock. `dead` has room for as many, or is NULL when
  * nobody is to be told. How many were accepted. */
 static size_t put_batch(lapse *s, const lapse_spec *specs, size_t count, lapse_ns now,
                         int64_t *results, lp_request *batch, lapse_info *dead)
 {
-    size_t place[MANY], n = 0, accepted = 0;
+    size_t place[HOLD], n = 0, accepted = 0;
     for (size_t i = 0; i < count; i++) {
-        int code = s->stopped ? closed() : prepare(s, &specs[i], now, &batch[n]);
+        int code = s->stopped ? closed() : lp_prepare_put(s, &specs[i], now, &batch[n]);
         results[i] = code;
         s->totals.refused += code == LAPSE_ECLOSED;
         if (code != LAPSE_OK)
@@ -203,9 +227,9 @@ static size_t put_batch(lapse *s, const lapse_spec *specs, size_t count, lapse_n
     for (size_t i = 0; i < n; i++) {
         results[place[i]] = batch[i].answer;
         accepted += batch[i].answer > 0;
-        book(s, &batch[i]);
+        lp_book_answer(s, &batch[i]);
     }
-    for (size_t i = n; i < MANY; i++)
+    for (size_t i = n; i < count; i++)
         lp_request_init(&batch[i], LP_SCHEDULE);
     return accepted;
 }
@@ -236,8 +260,9 @@ static int64_t put_hold(lapse *s, const lapse_spec *specs, size_t count, lapse_n
     int code = lp_enter(s);
     if (code < 0)
         return code;
-    for (; done < count; done += MANY) {
-        size_t n = count - done < MANY ? count - done : MANY;
+    size_t most = s->driver ? HOLD : MANY; /* All of them share a turn of the driver. */
+    for (size_t n; done < count; done += n) {
+        n = count - done < most ? count - done : most;
         accepted += (int64_t)put_batch(s, specs + done, n, now, results + done, held + done,
                                        dead ? dead + done : NULL);
     }
@@ -270,45 +295,44 @@ int64_t lapse_schedule_many(lapse *s, const lapse_spec *specs, size_t count, int
 
 /* -- Cancel, reschedule, get -- */
 
-/* Whether `id` could name an order; the request is filled in. */
-static bool names_order(const char *id, int64_t generation, lp_op op, lp_task *t)
+int lp_prepare_named(lp_op op, const char *id, int64_t generation, lp_request *r)
 {
-    lp_request_init(&t->r, op);
-    t->r.id = id;
-    t->r.id_len = id_length(id);
-    t->r.generation = generation;
-    return t->r.id_len > 0 && t->r.id_len <= LAPSE_ID_MAX;
+    lp_request_init(r, op);
+    if (!id && op != LP_PURGE)
+        return lp_fail(LAPSE_EINVAL, "the order id is NULL");
+    r->id = id;
+    r->id_len = id_length(id);
+    r->generation = generation;
+    bool possible = !id || (r->id_len > 0 && r->id_len <= LAPSE_ID_MAX);
+    return possible ? LAPSE_OK : lp_fail(LAPSE_EUNKNOWN, "no order can have this id");
 }
 
-static int no_id(void)
+int lp_prepare_delay(lapse_ns now, lapse_ns delay, lp_request *r)
 {
-    return lp_fail(LAPSE_EINVAL, "the order id is NULL");
+    return due_after(now, delay, &r->due);
 }
 
 /* Cancel under the lock; remembers it with a running order. */
 static int cancel(lapse *s, lp_task *t, lapse_ns now)
 {
     lp_ask(s, t, now);
-    if (t->r.answer == LAPSE_FATE_CANCELLED)
-        s->totals.cancelled++;
-    if (t->r.answer == LAPSE_FATE_RUNNING && t->r.claim)
-        t->r.claim->no_more = true;
+    lp_book_answer(s, &t->r);
     return (int)t->r.answer;
 }
 
 int lapse_cancel(lapse *s, const char *id, int64_t generation)
 {
     lp_task t;
-    if (!id)
-        return no_id();
-    bool possible = names_order(id, generation, LP_CANCEL, &t);
+    int possible = lp_prepare_named(LP_CANCEL, id, generation, &t.r);
+    if (possible == LAPSE_EINVAL)
+        return possible;
     int code = lp_enter(s);
     if (code < 0)
         return code;
     /* Only what was kept and what is held depend on the time. */
-    bool timeless = s->options.keep == 0 && s->check_at == LAPSE_FOREVER;
+    bool timeless = s->options.keep == 0 && s->check_at == LAPSE_FOREVER && !s->driver;
     lapse_ns now = timeless ? 0 : lp_engine_now(s);
-    int fate = possible ? cancel(s, &t, now) : LAPSE_FATE_UNKNOWN;
+    int fate = possible == LAPSE_OK ? cancel(s, &t, now) : LAPSE_FATE_UNKNOWN;
     bool watch = lp_must_watch(s, now);
     lp_leave(s);
     lp_finish(s, &t);
@@ -335,18 +359,18 @@ static int wait_for_callbacks(lapse *s, const lp_request *r, lapse_ns deadline)
 int lapse_cancel_wait(lapse *s, const char *id, int64_t generation, lapse_ns timeout)
 {
     lp_task t;
-    if (!id)
-        return no_id();
-    bool possible = names_order(id, generation, LP_CANCEL, &t);
+    int possible = lp_prepare_named(LP_CANCEL, id, generation, &t.r);
+    if (possible == LAPSE_EINVAL)
+        return possible;
     lapse_ns deadline = lp_deadline(timeout);
     int code = lp_enter(s);
     if (code < 0)
         return code;
     int fate = LAPSE_FATE_UNKNOWN;
-    if (possible) {
+    if (possible == LAPSE_OK) {
         fate = cancel(s, &t, lp_engine_now(s));
         s->inside++;
-        code = wait_for_callbacks(s, &t.r, deadline);
+        code = fate < 0 ? fate : wait_for_callbacks(s, &t.r, deadline);
         s->inside--;
         lp_tell_settled(s);
     }
@@ -355,41 +379,37 @@ int lapse_cancel_wait(lapse *s, const char *id, int64_t generation, lapse_ns tim
     return code < 0 ? code : fate;
 }
 
-/* Ask for what names_order prepared, due `delay` from now. Takes the lock if it returns
- * LAPSE_OK. */
-static int ask_delayed(lapse *s, lapse_ns delay, lp_task *t)
+/* Ask for what lp_prepare_named prepared, due `delay` from now, and book the answer. */
+static int64_t ask_delayed(lapse *s, lapse_ns delay, int possible, lp_task *t)
 {
     if (!s)
         return lp_fail(LAPSE_EINVAL, "the scheduler is NULL");
     lapse_ns now = lp_engine_now(s);
-    int code = due_after(now, delay, &t->r.due);
+    int code = lp_prepare_delay(now, delay, &t->r);
     if (code == LAPSE_OK)
         code = lp_enter(s);
     if (code < 0)
         return code;
     if (s->stopped)
         t->r.answer = closed();
-    else if (t->r.id_len > 0 && t->r.id_len <= LAPSE_ID_MAX)
+    else if (possible == LAPSE_OK)
         lp_ask(s, t, now);
-    return LAPSE_OK;
+    else
+        t->r.answer = possible;
+    lp_book_answer(s, &t->r);
+    lp_leave(s);
+    lp_finish(s, t);
+    return t->r.answer;
 }
 
 int lapse_reschedule(lapse *s, const char *id, int64_t generation, lapse_ns delay)
 {
     lp_task t;
-    if (!id)
-        return no_id();
-    names_order(id, generation, LP_RESCHEDULE, &t); /* Of no order: the answer is unknown. */
-    int code = ask_delayed(s, delay, &t);
-    if (code < 0)
-        return code;
-    if (t.r.answer == LAPSE_FATE_RESCHEDULED) {
-        s->totals.rescheduled++;
-        lp_arm_for(s, t.r.due);
-    }
-    lp_leave(s);
-    lp_finish(s, &t);
-    return (int)t.r.answer;
+    int possible = lp_prepare_named(LP_RESCHEDULE, id, generation, &t.r);
+    if (possible == LAPSE_EINVAL)
+        return possible;
+    int64_t answer = ask_delayed(s, delay, possible, &t);
+    return answer == LAPSE_EUNKNOWN ? LAPSE_FATE_UNKNOWN : (int)answer;
 }
 
 /* -- Dead letters -- */
@@ -397,19 +417,10 @@ int lapse_reschedule(lapse *s, const char *id, int64_t generation, lapse_ns dela
 int64_t lapse_requeue(lapse *s, const char *id, int64_t generation, lapse_ns delay)
 {
     lp_task t;
-    if (!id)
-        return no_id();
-    if (!names_order(id, generation, LP_REQUEUE, &t))
-        return lp_fail(LAPSE_EUNKNOWN, "no order can have this id");
-    int code = ask_delayed(s, delay, &t);
-    if (code < 0)
-        return code;
-    s->totals.requeued += t.r.answer > 0;
-    if (t.r.answer != LAPSE_EUNKNOWN)
-        book(s, &t.r);
-    lp_leave(s);
-    lp_finish(s, &t);
-    return t.r.answer;
+    int possible = lp_prepare_named(LP_REQUEUE, id, generation, &t.r);
+    if (possible < 0)
+        return possible;
+    return ask_delayed(s, delay, possible, &t);
 }
 
 int64_t lapse_purge(lapse *s, const char *id, int64_t generation)
@@ -417,15 +428,17 @@ int64_t lapse_purge(lapse *s, const char *id, int64_t generation)
     int64_t purged = 0;
     for (;;) {
         lp_task t;
-        if (!names_order(id, generation, LP_PURGE, &t) && id)
+        if (lp_prepare_named(LP_PURGE, id, generation, &t.r) < 0)
             return 0;
         int code = lp_enter(s);
         if (code < 0)
             return code;
         lp_ask(s, &t, lp_engine_now(s));
-        s->totals.purged += (uint64_t)t.r.answer;
+        s->totals.purged += t.r.answer > 0 ? (uint64_t)t.r.answer : 0;
         lp_leave(s);
         lp_finish(s, &t);
+        if (t.r.answer < 0)
+            return t.r.answer;
         if (t.r.answer == 0)
             return purged;
         purged += t.r.answer;

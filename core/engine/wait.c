@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/wake.h"
-#include "engine/engine.h"
+#include "engine/driver.h"
 
 static lapse_ns next_of(lapse *s, lp_side side)
 {
@@ -38,6 +38,8 @@ static lapse_ns earlier(lapse_ns a, lapse_ns b)
 /* When there is something to do of any kind. */
 static lapse_ns next_thing(lapse *s)
 {
+    if (s->answers)
+        return 0;
     return earlier(earlier(next_of(s, LP_PUSH), next_of(s, LP_PULL)), s->check_at);
 }
 
@@ -158,6 +160,8 @@ static int lead(lapse *s, lapse_ns deadline)
 int lp_sleep(lapse *s, lp_side side, lapse_ns deadline)
 {
     s->waiting[side]++;
+    if (s->driver && side == LP_PUSH)
+        lp_driver_waited_for(s->driver);
     int woken;
     if (s->has_leader) {
         arm_waiters(s); /* The leader may not have slept for this side. */
@@ -197,10 +201,24 @@ int lapse_fd(lapse *s)
     if (code < 0)
         return code;
     s->host.used = true;
+    if (s->driver) {
+        s->driver->host_loops = true;
+        lp_driver_looked(s->driver);
+    }
     if (!s->stopped)
         arm_host(s);
     lp_leave(s);
     return s->host.fd;
+}
+
+/* When a host without a descriptor should look. Under the lock. */
+static lapse_ns driver_next(lapse *s, lapse_ns now)
+{
+    s->driver->host_loops = true;
+    lp_driver_looked(s->driver);
+    if (s->options.clock)
+        lp_driver_settle(s);
+    return earlier(lp_add_ns(now, lp_driver_timeout(s->driver, now)), s->check_at);
 }
 
 lapse_ns lapse_timeout(lapse *s)
@@ -209,7 +227,10 @@ lapse_ns lapse_timeout(lapse *s)
     if (code < 0)
         return code;
     lapse_ns now = lp_engine_now(s);
-    lapse_ns next = s->stopped ? LAPSE_FOREVER : next_thing(s);
+    lapse_ns next = s->answers   ? 0
+                    : s->stopped ? LAPSE_FOREVER
+                    : s->driver  ? driver_next(s, now)
+                                 : next_thing(s);
     lp_leave(s);
     if (next == LAPSE_FOREVER)
         return LAPSE_FOREVER;
@@ -292,6 +313,34 @@ static int take(lapse *s, lp_queue *queue, lapse_ns deadline, lp_claim **claim)
     }
 }
 
+/* The same from a durable store. */
+static int take_durable(lapse *s, lp_queue *queue, lapse_ns deadline, lp_claim **claim)
+{
+    for (;;) {
+        lp_watch_claims(s);
+        if (s->stopped)
+            return lp_fail(LAPSE_ECLOSED, "the scheduler was stopped: open another");
+        lp_claim *c = lp_take_claim(s);
+        if (!c)
+            return lp_fail_memory();
+        int found = lp_driver_take(s, queue, deadline, c);
+        if (found != LP_CLAIM_ONE) {
+            lp_free_claim(s, c);
+            return found;
+        }
+        lp_task t;
+        lp_task_clear(&t);
+        found = lp_accept(s, LP_PULL, c, lp_engine_now(s), &t);
+        if (found == LP_CLAIM_ONE) {
+            *claim = c;
+            return found;
+        }
+        lp_leave(s);
+        lp_finish(s, &t); /* A dead letter instead. */
+        pthread_mutex_lock(&s->lock);
+    }
+}
+
 /* Take from a queue, which is marked as taken from unless that fails for want of memory.
  * Under the lock, which it drops meanwhile. */
 static int take_from(lapse *s, const char *name, lapse_ns deadline, lp_claim **claim)
@@ -303,7 +352,7 @@ static int take_from(lapse *s, const char *name, lapse_ns deadline, lp_claim **c
     bool new = queue && !queue->taken;
     if (queue)
         queue->taken = true;
-    code = take(s, queue, deadline, claim);
+    code = s->driver ? take_durable(s, queue, deadline, claim) : take(s, queue, deadline, claim);
     if (code == LAPSE_ENOMEM && new) {
         queue->taken = false;
         s->store->ops->forget_queue(s->store, queue);

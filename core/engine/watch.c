@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
-#include "engine/engine.h"
+#include "engine/driver.h"
 
 /* What a claim needs. */
 typedef enum event { NOTHING, LOST, STUCK } event;
@@ -55,6 +55,19 @@ void lp_watch_claim(lapse *s, lp_claim *c, lapse_ns now)
     check_by(s, next_check(c));
 }
 
+/* The order of a claim goes on without it, which nobody here decides: in a durable store a
+ * taker's lease ends by itself, and another consumer may have the order already. */
+static bool lose_quietly(lapse *s, lp_claim *c)
+{
+    c->lost = true;
+    s->totals.lost++;
+    if (c->superseded) { /* Nobody else will count it. */
+        *(c->no_more ? &s->totals.cancelled : &s->totals.done) += 1;
+        *(c->no_more ? &c->queue->cancelled : &c->queue->done) += 1;
+    }
+    return true;
+}
+
 /* The order of a claim goes on without it. */
 static bool lose(lapse *s, lp_claim *c, lapse_ns now, lp_task *t)
 {
@@ -69,6 +82,8 @@ static bool lose(lapse *s, lp_claim *c, lapse_ns now, lp_task *t)
                                       : "the lease ended before it was settled";
     }
     lp_ask(s, t, now);
+    if (s->driver && (!c->runs_callback || lp_driver_has_lost(c)))
+        return lose_quietly(s, c);
     if (t->r.answer < 0) {
         c->lease_end = lp_add_ns(now, LAPSE_SECONDS(1)); /* No memory: later. */
         return false;
@@ -83,6 +98,8 @@ static bool lose(lapse *s, lp_claim *c, lapse_ns now, lp_task *t)
     } else if (t->r.reason) {
         s->totals.dead++;
         s->totals.dead_by[LAPSE_REASON_LOST]++;
+        if (s->driver)
+            lp_count_dead(c->queue, LAPSE_REASON_LOST, 1);
     } else {
         s->totals.retried++;
         c->queue->retried++;
@@ -126,14 +143,16 @@ static lp_claim *next_event(lapse *s, lapse_ns now, unsigned *from, event *what,
 typedef struct news {
     event what;
     bool runs_callback;
+    bool gone; /* another consumer has the order */
     lapse_order order;
     lapse_ns running; /* for how long */
     char id[LAPSE_ID_MAX + 1];
 } news;
 
-static void copy_news(news *n, const lp_claim *c, event what, lapse_ns now)
+static void copy_news(const lapse *s, news *n, const lp_claim *c, event what, lapse_ns now)
 {
     *n = (news){.what = what, .runs_callback = c->runs_callback, .order = c->order};
+    n->gone = s->driver && lp_driver_has_lost(c);
     n->running = now - c->due - c->order.late;
     memcpy(n->id, c->order.id, c->order.id_len + 1);
     n->order.id = n->id;
@@ -164,12 +183,34 @@ static void tell(lapse *s, const news *n)
     lp_call_back(&frame);
     if (n->what == LOST && n->runs_callback)
         lp_report(s, &n->order,
-                  "the callback ran longer than its run_limit: it has lost the order");
+                  n->gone ? "its lease could not be renewed: it has lost the order"
+                          : "the callback ran longer than its run_limit: it has lost the order");
     free((void *)(uintptr_t)n->order.payload);
+}
+
+/* Tell of the store's link, if there is news. */
+static void tell_link(lapse *s)
+{
+    char text[640] = "the store can be reached again";
+    pthread_mutex_lock(&s->lock);
+    bool is_news = s->has_link_news;
+    int code = s->link_news;
+    if (is_news && code < 0)
+        snprintf(text, sizeof text, "the store failed: %s", s->driver->offline_detail);
+    s->has_link_news = false;
+    pthread_mutex_unlock(&s->lock);
+    if (!is_news || !s->options.log)
+        return;
+    lp_frame frame;
+    lp_call_out(s, &frame);
+    s->options.log(s->options.hook_arg, code < 0 ? LAPSE_ERROR : LAPSE_INFO, text);
+    lp_call_back(&frame);
 }
 
 void lp_watch(lapse *s)
 {
+    if (s->driver)
+        tell_link(s);
     enum { MOST = 256 }; /* events that one call sees to; the next goes on */
     unsigned from = 0;
     for (int i = 0; i < MOST; i++) {
@@ -183,7 +224,7 @@ void lp_watch(lapse *s)
         lapse_ns now = lp_engine_now(s);
         const lp_claim *c = next_event(s, now, &from, &n.what, &t);
         if (c)
-            copy_news(&n, c, n.what, now);
+            copy_news(s, &n, c, n.what, now);
         else if (whole && !s->stopped)
             lp_arm_all(s);
         pthread_mutex_unlock(&s->lock);
@@ -197,6 +238,22 @@ void lp_watch(lapse *s)
         if (n.what == LOST)
             lp_finish(s, &t);
     }
+}
+
+void lp_claim_gone(lapse *s, int64_t fence, lapse_ns now)
+{
+    lp_claim *c = lp_find_held(s, fence);
+    if (!c)
+        return;
+    c->lease_end = now;
+    check_by(s, now);
+}
+
+void lp_tell_link(lapse *s, int code)
+{
+    s->has_link_news = true;
+    s->link_news = code;
+    check_by(s, INT64_MIN);
 }
 
 lapse_ns lp_watch_claims(lapse *s)
@@ -257,7 +314,13 @@ int lapse_renew(lapse *s, int64_t fence, lapse_ns lease)
         return code;
     lapse_ns now = lp_engine_now(s);
     lp_claim *c = lp_find_held(s, fence);
-    if (c && c->lease_end > now) {
+    if (c && c->lease_end > now && s->driver && !c->runs_callback) {
+        code = (int)lp_driver_ask_claim(s, c, LP_RENEW, lease ? lease : c->lease);
+        c = lp_find_held(s, fence); /* The lock was dropped. */
+    }
+    if (code < 0 && code != LAPSE_ESTALE) {
+        /* The store's own words. */
+    } else if (code == LAPSE_OK && c && c->lease_end > now) {
         c->lease_end = lp_add_ns(now, lease ? lease : c->lease);
         check_by(s, next_check(c));
     } else {
@@ -274,6 +337,8 @@ bool lapse_holds(lapse *s, int64_t fence)
         return false;
     const lp_claim *c = lp_find_held(s, fence);
     bool holds = c && c->lease_end > lp_engine_now(s);
+    if (holds && s->driver)
+        holds = lp_driver_ask_claim(s, c, LP_HOLDS, 0) == 1;
     lp_leave(s);
     return holds;
 }

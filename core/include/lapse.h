@@ -100,7 +100,9 @@ LAPSE_API int lapse_ns_from_seconds(double seconds, lapse_ns *out);
     X(LAPSE_EINTR, -16, "Interrupted", "a signal interrupted the wait")                            \
     X(LAPSE_EUNSURE, -17, "Unsure", "the answer was lost; whether it was done is not known")       \
     X(LAPSE_ENOMEM, -18, "NoMemory", "out of memory")                                              \
-    X(LAPSE_ESYSTEM, -19, "System", "the operating system refused")
+    X(LAPSE_ESYSTEM, -19, "System", "the operating system refused")                                \
+    X(LAPSE_EOFFLINE, -20, "Offline", "the store cannot be reached")                               \
+    X(LAPSE_EDATA, -21, "BadStore", "what is stored is not what this version can use")
 
 typedef enum lapse_error {
     LAPSE_OK = 0,
@@ -336,6 +338,41 @@ LAPSE_API int lapse_cancel_wait(lapse *s, const char *id, int64_t generation, la
  * Errors: LAPSE_ERANGE, LAPSE_ECLOSED, LAPSE_EFORKED, LAPSE_EINVAL, LAPSE_ENOMEM. */
 LAPSE_API int lapse_reschedule(lapse *s, const char *id, int64_t generation, lapse_ns delay);
 
+/* -- Ask without waiting: for a host's loop on a durable store ------------------- */
+
+/* On a durable store the calls above wait until it has answered. A host that must not wait
+ * submits the same, goes on with its loop, and collects the answers when lapse_fd is
+ * readable. With "memory:" the answer is there at once, and is collected in the same way.
+ *
+ * What was submitted is done in that order, also in respect of waiting calls. */
+typedef enum lapse_what {
+    LAPSE_ASK_PUT,        /* spec */
+    LAPSE_ASK_CANCEL,     /* id, generation */
+    LAPSE_ASK_RESCHEDULE, /* id, generation, delay */
+    LAPSE_ASK_GET,        /* id */
+    LAPSE_ASK_REQUEUE,    /* id, generation, delay */
+} lapse_what;
+
+/* What it points to is copied. */
+typedef struct lapse_ask {
+    lapse_what what;
+    void *tag; /* comes back with the answer */
+    const lapse_spec *spec;
+    const char *id;
+    int64_t generation;
+    lapse_ns delay;
+} lapse_ask;
+
+/* Declared below. */
+struct lapse_answer;
+
+/* 0: an answer will come. Or an error, and none will: as the waiting call when it is wrong
+ * by itself (LAPSE_EID, LAPSE_ERANGE, ...), LAPSE_ECLOSED, LAPSE_EFORKED, LAPSE_ENOMEM. */
+LAPSE_API int lapse_submit(lapse *s, const lapse_ask *ask);
+
+/* The next answer: 1 and `out` is filled in, or 0: none has come yet. Never waits. */
+LAPSE_API int lapse_collect(lapse *s, struct lapse_answer *out);
+
 /* -- Look ------------------------------------------------------------------------ */
 
 typedef enum lapse_state {
@@ -376,6 +413,16 @@ typedef struct lapse_info {
 /* Look up the newest generation of an order. Returns 0 or LAPSE_EUNKNOWN, LAPSE_ENOMEM. */
 LAPSE_API int lapse_get(lapse *s, const char *id, lapse_info *out);
 LAPSE_API void lapse_info_free(lapse_info *info);
+
+/* The answer to what was submitted; free it with lapse_answer_free. */
+typedef struct lapse_answer {
+    void *tag;
+    int64_t result;  /* what the waiting call returns */
+    char *detail;    /* of an error: a sentence; NULL without memory */
+    lapse_info info; /* LAPSE_ASK_GET, when result is 0 */
+} lapse_answer;
+
+LAPSE_API void lapse_answer_free(lapse_answer *answer);
 
 /* Return false to end the walk. May call the library. */
 typedef bool (*lapse_visitor)(const lapse_info *info, void *arg);
@@ -540,6 +587,7 @@ typedef struct lapse_stats {
     lapse_ns late_p50, late_p99, late_p999, late_max;
     lapse_ns oldest_due;   /* how long the oldest due order has waited; 0: none is due */
     lapse_ns poll_bound;   /* what polling may add to lateness; 0 for "memory:" */
+    lapse_ns offline;      /* for how long the store could not be reached; 0: it can be */
     uint64_t bytes;        /* memory held for orders */
     uint64_t longest_move; /* most entries that any one call has moved in our structures */
 } lapse_stats;

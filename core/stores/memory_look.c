@@ -130,11 +130,16 @@ static lapse_ns oldest_due(memory *m)
     return oldest;
 }
 
-lapse_ns lp_memory_oldest(lp_store *store, lp_queue *wanted)
+void lp_memory_count_queue(lp_store *store, lp_queue *wanted, lp_counts *out)
 {
     const memory *m = (const memory *)store;
     const queue *q = (const queue *)wanted;
-    return earliest(m, q->parked.head, earliest(m, q->due.head, LAPSE_FOREVER));
+    *out = (lp_counts){
+        .pending = wanted->pending,
+        .running = wanted->running,
+        .dead = wanted->dead,
+        .oldest_due = earliest(m, q->parked.head, earliest(m, q->due.head, LAPSE_FOREVER)),
+    };
 }
 
 void lp_memory_count(lp_store *store, lp_counts *out)

@@ -71,3 +71,26 @@ bool lp_queue_newest_first(lp_queue *q, lapse_ns late)
     q->turn_counted = is_rated(q) && late > LAPSE_SECONDS(1);
     return q->turn_counted && ++q->turn % SHARE == 0;
 }
+
+unsigned lp_queue_plan(lp_queue *q, lapse_ns late, unsigned most, lapse_ns now, bool *newest)
+{
+    *newest = false;
+    q->turn_counted = is_rated(q) && late > LAPSE_SECONDS(1);
+    if (!lp_queue_open(q, now))
+        return 0;
+    if (is_rated(q) && q->tokens < most)
+        most = (unsigned)q->tokens;
+    if (!q->turn_counted)
+        return most;
+    unsigned oldest = SHARE - 1 - q->turn % SHARE; /* before the turn of the newest */
+    *newest = oldest == 0 && most > 0;
+    if (*newest)
+        return 1;
+    return most < oldest ? most : oldest;
+}
+
+void lp_queue_started(lp_queue *q)
+{
+    lp_queue_spend(q);
+    q->turn += q->turn_counted;
+}

@@ -28,6 +28,7 @@ typedef struct lp_queue {
     lapse_ns refilled;
     unsigned turn;     /* starts while there is a backlog */
     bool turn_counted; /* the last one was */
+    lapse_ns next_due; /* of a durable store: its next order, as of the last look */
 
     uint64_t pending, running, dead;
     uint64_t started, done, failed, retried, cancelled, dead_total, dead_by[6];
@@ -48,5 +49,10 @@ lapse_ns lp_queue_opens_at(const lp_queue *q);
 void lp_queue_spend(lp_queue *q);
 void lp_queue_refund(lp_queue *q); /* it did not start after all */
 bool lp_queue_newest_first(lp_queue *q, lapse_ns late);
+
+/* The same for stores that claim several at once, where the oldest is `late`: how many of
+ * up to `most` to claim, and whether that is the one that fell due last. */
+unsigned lp_queue_plan(lp_queue *q, lapse_ns late, unsigned most, lapse_ns now, bool *newest);
+void lp_queue_started(lp_queue *q); /* one was claimed so */
 
 #endif

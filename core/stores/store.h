@@ -80,6 +80,7 @@ typedef struct lp_request {
     lapse_reason reason;
     const char *error;
     bool counted, ends;
+    bool waits; /* LP_END, LP_AGAIN, LP_DIE: until it is known whether it was done */
 
     /* Out: a generation (LP_SCHEDULE, LP_REQUEUE), a lapse_fate (LP_CANCEL,
      * LP_RESCHEDULE), a number (LP_PURGE), or 0; below 0 an error, and nothing was
@@ -100,7 +101,7 @@ static inline void lp_request_init(lp_request *r, lp_op op)
 
 typedef struct lp_counts {
     uint64_t pending, running, kept, dead, dead_dropped;
-    lapse_ns oldest_due; /* store clock; LAPSE_FOREVER: none is due */
+    lapse_ns oldest_due; /* store clock; LAPSE_FOREVER: none */
     uint64_t bytes, moved;
 } lp_counts;
 
@@ -115,6 +116,7 @@ typedef struct lp_store_config {
     lapse_release release; /* for orders that bring none */
     lapse_ns now;          /* store clock at open */
     lapse_ns wall;         /* UTC at the same instant */
+    bool manual;           /* the clock is a manual one */
 } lp_store_config;
 
 /* What a claim found. */
@@ -174,9 +176,9 @@ typedef struct lp_store_ops {
     int (*make_queue)(lp_store *s, const char *name, lp_queue **out);
     void (*forget_queue)(lp_store *s, lp_queue *q);
 
-    /* When the oldest order of a queue was due that waits for its handler or a taker, or
-     * was parked while it is paused; LAPSE_FOREVER: none. */
-    lapse_ns (*oldest)(lp_store *s, lp_queue *q);
+    /* Of one queue: pending, running, dead, and when the oldest order was due that waits for
+     * its handler or a taker, or was parked while it is paused. */
+    void (*count_queue)(lp_store *s, lp_queue *q, lp_counts *out);
 
     /* Before the engine changes a queue's handler or pauses it: make room for what that
      * takes. 0 or LAPSE_ENOMEM. */
@@ -192,9 +194,6 @@ typedef struct lp_store_ops {
 struct lp_store {
     const lp_store_ops *ops;
 };
-
-/* The store for a URL's scheme, or NULL with the reason in *code and the detail. */
-const lp_store_ops *lp_store_find(const char *url, int *code);
 
 extern const lp_store_ops lp_memory_store;
 

@@ -5,42 +5,64 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "stores/store.h"
+#include "stores/table.h"
+
+const lp_durable_ops *lp_test_store;
+
+#ifdef LAPSE_WITH_SQLITE
+#define SQLITE_STORE (&lp_sqlite_store)
+#else
+#define SQLITE_STORE NULL
+#endif
 
 /* clang-format off */
 static const struct {
     const char *scheme;
-    const lp_store_ops *ops;
-    const char *missing; /* what to do when `ops` is NULL */
+    lp_store_kind kind;
+    const char *name, *package; /* what to install when `kind` is empty; NULL: no version has it */
 } table[] = {
-    {"memory", &lp_memory_store, NULL},
-    {"sqlite", NULL, "SQLite"},
-    {"postgresql", NULL, "PostgreSQL"},
-    {"postgres", NULL, "PostgreSQL"},
-    {"redis", NULL, "Redis"},
-    {"rediss", NULL, "Redis"},
-    {"amqp", NULL, "RabbitMQ"},
-    {"amqps", NULL, "RabbitMQ"},
+    {"memory", {&lp_memory_store, NULL}, NULL, NULL},
+    {"sqlite", {NULL, SQLITE_STORE}, "SQLite", "libsqlite3-dev"},
+    {"postgresql", {NULL, NULL}, "PostgreSQL", NULL},
+    {"postgres", {NULL, NULL}, "PostgreSQL", NULL},
+    {"redis", {NULL, NULL}, "Redis", NULL},
+    {"rediss", {NULL, NULL}, "Redis", NULL},
+    {"amqp", {NULL, NULL}, "RabbitMQ", NULL},
+    {"amqps", {NULL, NULL}, "RabbitMQ", NULL},
 };
 /* clang-format on */
 
-const lp_store_ops *lp_store_find(const char *url, int *code)
+static bool is_missing(const lp_store_kind *kind)
+{
+    return !kind->ops && !kind->durable;
+}
+
+static int missing(const char *name, const char *package)
+{
+    if (package)
+        return lp_fail(LAPSE_ESTORE,
+                       "this build of lapse has no %s store: install %s and build it again", name,
+                       package);
+    return lp_fail(LAPSE_ESTORE,
+                   "the %s store is not in this version of lapse (%s): use memory:", name,
+                   lapse_version());
+}
+
+int lp_store_find(const char *url, lp_store_kind *out)
 {
     size_t len = strcspn(url, ":");
-    if (url[len] != ':') {
-        *code = lp_fail(LAPSE_EURL, "the store URL has no scheme: use for instance memory:");
-        return NULL;
+    if (url[len] != ':')
+        return lp_fail(LAPSE_EURL, "the store URL has no scheme: use for instance memory:");
+    if (lp_test_store && len == 4 && memcmp(url, "test", 4) == 0) {
+        *out = (lp_store_kind){NULL, lp_test_store};
+        return LAPSE_OK;
     }
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         if (strlen(table[i].scheme) != len || memcmp(url, table[i].scheme, len) != 0)
             continue;
-        if (!table[i].ops)
-            *code = lp_fail(LAPSE_ESTORE,
-                            "the %s store is not in this version of lapse (%s): use memory:",
-                            table[i].missing, lapse_version());
-        return table[i].ops;
+        *out = table[i].kind;
+        return is_missing(out) ? missing(table[i].name, table[i].package) : LAPSE_OK;
     }
-    *code = lp_fail(LAPSE_EURL, "%s is not the scheme of a store: use memory:",
-                    lp_text_quote(url, len < 32 ? len : 32));
-    return NULL;
+    return lp_fail(LAPSE_EURL, "%s is not the scheme of a store: use memory: or sqlite:",
+                   lp_text_quote(url, len < 32 ? len : 32));
 }

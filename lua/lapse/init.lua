@@ -17,7 +17,8 @@
 --             infinite or more than 100 years away. What the world can do to a correct
 --             call is answered by nil, a message and a code: "Exists", "Full", "Closed",
 --             "Timeout", "Unknown", "Stale", "Mixed", "InCallback", "BadUrl", "NoStore",
---             "Unsupported", "NoMemory", "System". Nothing was changed then.
+--             "Unsupported", "NoMemory", "System", "Offline", "BadStore", and "Unsure" when
+--             it is not known whether it was done. Else nothing was changed.
 -- Callbacks   are called as callback(order_id, order) by run and step only, on the thread
 --             that called these, each in a coroutine of its own. Returning means done.
 --             `return lapse.retry(delay)` asks for another attempt, `return
@@ -185,6 +186,7 @@ local loop = require "lapse.loop"
 ---@field late_max number
 ---@field oldest_due number how long the oldest due order has waited
 ---@field poll_bound number how late polling may be; 0 in memory
+---@field offline number for how long the store could not be reached; 0: it can be
 ---@field bytes integer memory of all orders
 ---@field longest_move integer index entries that one call has moved at most
 

@@ -33,6 +33,7 @@ from . import _lapse
 from ._enums import Fate, Info, Reason, State
 from ._lapse import (
     BadId,
+    BadStore,
     BadUrl,
     Closed,
     Error,
@@ -46,6 +47,7 @@ from ._lapse import (
     Mixed,
     NoMemory,
     NoStore,
+    Offline,
     Order,
     Range,
     Stale,
@@ -108,6 +110,7 @@ __all__ = [
     "ID_MAX",
     "PAYLOAD_MAX",
     "BadId",
+    "BadStore",
     "BadUrl",
     "Claim",
     "Closed",
@@ -124,6 +127,7 @@ __all__ = [
     "Mixed",
     "NoMemory",
     "NoStore",
+    "Offline",
     "Order",
     "Policy",
     "QueueStats",

@@ -67,6 +67,7 @@ class Stats(TypedDict):
     late_max: float
     oldest_due: float
     poll_bound: float
+    offline: float
     bytes: int
     longest_move: int
     dead_by: dict[str, int]

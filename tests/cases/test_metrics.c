@@ -244,6 +244,7 @@ static void expect_totals(const reading *r, const lapse_stats *t)
     expect_seconds(r, "lapse_lateness_seconds{quantile=\"1\"}", t->late_max);
     expect_seconds(r, "lapse_oldest_due_seconds", t->oldest_due);
     expect_seconds(r, "lapse_poll_bound_seconds", t->poll_bound);
+    expect_seconds(r, "lapse_offline_seconds", t->offline);
 }
 
 /* The name of a queue's series; `label`: its name as it is escaped. */
@@ -279,7 +280,7 @@ static void expect_queue(const reading *r, const char *label, const lapse_queue_
 
 /* How many series there are of the scheduler and of each queue: counts, deaths by reason,
  * lateness, other times. */
-enum { OF_ALL = 22 + 5 + 4 + 2, OF_A_QUEUE = 10 + 5 + 3 + 1 };
+enum { OF_ALL = 22 + 5 + 4 + 3, OF_A_QUEUE = 10 + 5 + 3 + 1 };
 
 /* All that can be read agrees with all that can be asked; nothing else is there. */
 static void expect_agreement(lapse *s)

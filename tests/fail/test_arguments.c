@@ -278,7 +278,7 @@ START_TEST(options_are_checked)
         {"memory", "no scheme", LAPSE_EURL, {.keep = 0}},
         {"memories:", "\"memories\" is not the scheme", LAPSE_EURL, {.keep = 0}},
         {"\x01\xff:", "\"\\x01\\xff\"", LAPSE_EURL, {.keep = 0}},
-        {"sqlite:///tmp/a.db", "SQLite", LAPSE_ESTORE, {.keep = 0}},
+        {"redis://localhost/0", "Redis", LAPSE_ESTORE, {.keep = 0}},
         {"redis://u:secret@host", "Redis", LAPSE_ESTORE, {.keep = 0}},
         {"memory:/a/path", "takes no path", LAPSE_EURL, {.keep = 0}},
         {"memory:?engine=hoop", "wheel or heap", LAPSE_EURL, {.keep = 0}},

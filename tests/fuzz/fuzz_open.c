@@ -102,7 +102,7 @@ static bool read_option(char *name, meaning *m)
 static bool is_other_store(const char *url)
 {
     static const char *const schemes[] = {
-        "sqlite:", "postgresql:", "postgres:", "redis:", "rediss:", "amqp:", "amqps:"};
+        "postgresql:", "postgres:", "redis:", "rediss:", "amqp:", "amqps:"};
     for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++)
         if (starts(url, schemes[i]))
             return true;
@@ -261,7 +261,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                  .lease = options.lease,
                  .stuck_after = options.stuck_after};
     read_url(scratch, &m);
-    open_url(url, &options, &m);
+    if (!starts(url, "sqlite:")) /* It would make files, wherever chance says. */
+        open_url(url, &options, &m);
     free(url);
     free(scratch);
     return 0;

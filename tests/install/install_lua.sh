@@ -32,7 +32,7 @@ works luajit 5.1 "$work/prefix"
 # From a copy: the rock builds inside the sources.
 mkdir "$work/tree"
 cd "$root"
-cp -R CMakeLists.txt cmake core bindings lua "$work/tree"
+cp -R CMakeLists.txt cmake core tools bindings lua "$work/tree"
 cd "$work/tree"
 # make_rock <version> <folder> [<variable>=<value>...]: the module for it, in a tree of its own.
 make_rock() {

@@ -64,6 +64,11 @@ END
     "$work/empty/bin/python" -I "$root/examples/python/shop.py"
 echo "ok: the shop runs in an empty environment"
 
+# The command-line tool comes with it, and says the same both ways.
+test "$(empty/bin/lapse --version)" = "$(empty/bin/python -I -m lapse --version)"
+empty/bin/lapse check >/dev/null
+echo "ok: $(empty/bin/lapse --version), the tool"
+
 # -- With the installed C library ------------------------------------------------------------
 
 if (cd "$work/tree" && LAPSE_USE_SYSTEM=1 PKG_CONFIG_LIBDIR=/nowhere "$python" setup.py --version) \

@@ -20,7 +20,7 @@ quietly() {
 # copy_tree <folder>: what the source archive is made from.
 copy_tree() {
     mkdir "$1"
-    (cd "$root" && cp -R bindings core docs examples lua python tests ./*.md LICENSE MANIFEST.in \
+    (cd "$root" && cp -R bindings core docs examples lua python tests tools ./*.md LICENSE MANIFEST.in \
         pyproject.toml setup.py "$1")
     find "$1" -name __pycache__ -prune -exec rm -rf {} +
 }

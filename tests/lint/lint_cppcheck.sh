@@ -1,6 +1,7 @@
 #!/bin/sh
 # tier: full
-# cppcheck has nothing to say about the core and the bindings, these without their hosts' headers.
+# cppcheck has nothing to say about the core, the tool and the bindings, these without their
+# hosts' headers.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -13,6 +14,7 @@ look() {
 }
 
 look core
+look -I tools tools
 look -DPy_LIMITED_API=0x030b0000 '-DPy_RETURN_NONE=return Py_None' bindings/python
 look -DLUA_VERSION_NUM=501 bindings/lua
 look -DLUA_VERSION_NUM=504 bindings/lua

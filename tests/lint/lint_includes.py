@@ -8,27 +8,29 @@ from lint import main
 # Folder of the file, then what it may include: a folder ending in "/", or one header.
 # "lapse.h" stands for core/include. The longest folder that matches counts.
 MAY_INCLUDE = {
-    "core/include/": [],
+    "core/include/": ["core/include/"],
     "core/base/": ["core/base/", "core/include/"],
     "core/timer/": ["core/timer/", "core/base/", "core/include/"],
     "core/stores/": ["core/stores/", "core/base/", "core/include/"],
     "core/stores/memory": ["core/stores/", "core/timer/", "core/base/", "core/include/"],
     "core/engine/": [
         "core/engine/",
+        "core/stores/durable.h",
         "core/stores/store.h",
         "core/stores/table.h",
         "core/stores/url.h",
         "core/base/",
         "core/include/",
     ],
-    "bindings/python/": ["bindings/python/", "core/include/"],
+    "bindings/python/": ["bindings/python/", "tools/lapse/cli.h", "core/include/"],
     "bindings/lua/": ["bindings/lua/", "core/include/"],
+    "tools/lapse/": ["tools/lapse/", "core/include/"],
     "examples/": ["core/include/"],
 }
 
 QUOTED = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
-PUBLIC = re.compile(r"^\s*#\s*include\s*<(lapse\.h)>")
-SEARCHED = ("", "core", "core/include")
+PUBLIC = re.compile(r"^\s*#\s*include\s*<(lapse\.h|lapse/[^>]+)>")
+SEARCHED = ("", "core", "core/include", "tools")
 
 
 def target(tree, path, name):
@@ -41,7 +43,7 @@ def target(tree, path, name):
 
 
 def check(tree):
-    for path in tree.files("core", "bindings", "examples", ext=(".c", ".h")):
+    for path in tree.files("core", "bindings", "tools", "examples", ext=(".c", ".h")):
         folders = [f for f in MAY_INCLUDE if path.startswith(f)]
         if not folders:
             yield f"{path}: in no folder that tests/lint/lint_includes.py knows"

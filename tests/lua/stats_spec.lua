@@ -43,6 +43,7 @@ describe("stats", function()
         assert.are.same({ failed = 1, rejected = 1, expired = 0, maxlen = 0, lost = 0 }, n.dead_by)
         assert.is_true(n.bytes > 0)
         assert.are.equal(0, n.poll_bound)
+        assert.are.equal(0, n.offline)
     end)
 
     it("P-22 count what is pending exactly, also while a callback of the same tick runs", function()

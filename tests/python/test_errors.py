@@ -289,7 +289,7 @@ def test_a_coroutine_that_comes_back_is_an_error(recwarn):
 
 def test_every_error_of_the_map():
     names = """Invalid Range BadId Exists Full Closed Forked InCallback Timeout Stale Unknown
-        BadUrl NoStore Unsupported Mixed Interrupted Unsure NoMemory System""".split()
+        BadUrl NoStore Unsupported Mixed Interrupted Unsure NoMemory System Offline BadStore""".split()
     for number, name in enumerate(names, 1):
         error = getattr(lapse, name)
         assert issubclass(error, lapse.Error) and error.code == -number and error.__doc__

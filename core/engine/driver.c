@@ -1,0 +1,950 @@
+/* driver.c - the driver's thread: plan a turn, let the store have it, pass on the answers.
+ *
+ * The lock is held while a turn is planned and while its answers are passed on, never
+ * while the store works. */
+#define _GNU_SOURCE /* ppoll */
+#include "engine/driver.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/error.h"
+#include "base/wake.h"
+
+enum {
+    TURN_JOBS = 512, /* requests of one turn */
+    TURN_TAKES = 64, /* takers that one turn looks for */
+};
+
+static const lapse_ns BACKOFF_MIN = LAPSE_MS(20), BACKOFF_MAX = LAPSE_SECONDS(2);
+
+static lapse_ns earlier(lapse_ns a, lapse_ns b)
+{
+    return a < b ? a : b;
+}
+
+/* -- Waking, posting -- */
+
+void lp_driver_wake(lp_driver *d)
+{
+    if (d->sleeping)
+        lp_wake_now(d->wake);
+}
+
+void lp_driver_poke(lp_driver *d)
+{
+    d->dirty = true;
+    lp_driver_wake(d);
+}
+
+void lp_driver_post(lp_driver *d, lp_job *job)
+{
+    job->next = NULL;
+    *d->inbox_end = job;
+    d->inbox_end = &job->next;
+    lp_driver_wake(d);
+}
+
+/* -- Loans -- */
+
+static lp_loan *loan_of(lp_job *job)
+{
+    size_t at =
+        job->kind == KIND_RENEWAL ? offsetof(lp_loan, renewal) : offsetof(lp_loan, settlement);
+    return (lp_loan *)(void *)((char *)job - at);
+}
+
+void lp_driver_drop(lp_loan *l)
+{
+    l->dropped = true;
+    if (!l->settling && !l->renewing)
+        free(l);
+}
+
+/* A job of a loan was answered, or will not be. */
+static void release_loan(lp_loan *l)
+{
+    if (l->dropped)
+        lp_driver_drop(l);
+}
+
+void lp_driver_remove_ready(lp_driver *d, lp_loan *l)
+{
+    *(l->before ? &l->before->after : &d->ready) = l->after;
+    *(l->after ? &l->after->before : &d->ready_last) = l->before;
+    d->ready_count--;
+}
+
+static void append_ready(lp_driver *d, lp_loan *l)
+{
+    l->before = d->ready_last;
+    l->after = NULL;
+    *(d->ready_last ? &d->ready_last->after : &d->ready) = l;
+    d->ready_last = l;
+    d->ready_count++;
+}
+
+/* Back to where it stood. */
+static void restore_ready(lp_driver *d, lp_loan *l)
+{
+    l->before = NULL;
+    l->after = d->ready;
+    *(d->ready ? &d->ready->before : &d->ready_last) = l;
+    d->ready = l;
+    d->ready_count++;
+}
+
+void lp_driver_start(lp_driver *d, lp_loan *l)
+{
+    l->before = NULL;
+    l->after = d->started;
+    if (l->after)
+        l->after->before = l;
+    d->started = l;
+}
+
+void lp_driver_unstart(lp_driver *d, lp_loan *l)
+{
+    *(l->before ? &l->before->after : &d->started) = l->after;
+    if (l->after)
+        l->after->before = l->before;
+}
+
+/* Before all that was asked for: it shall find the order pending. */
+static void post_first(lp_driver *d, lp_job *job)
+{
+    job->next = d->inbox;
+    if (!d->inbox)
+        d->inbox_end = &job->next;
+    d->inbox = job;
+    lp_driver_wake(d);
+}
+
+void lp_driver_give_back(lp_driver *d, lp_loan *l)
+{
+    lp_queue *q = lp_driver_queue(d, l->queue);
+    if (q && l->called)
+        lp_queue_refund(q);
+    l->settlement = (lp_job){.op = LP_AGAIN,
+                             .kind = KIND_SETTLEMENT,
+                             .row = l->row,
+                             .fence = l->fence,
+                             .due = l->due,
+                             .at = l->due};
+    l->settling = true;
+    l->dropped = true;
+    post_first(d, &l->settlement);
+}
+
+/* -- Queues -- */
+
+static bool grow_queues(lp_driver *d)
+{
+    if (d->queue_count < d->queue_room)
+        return true;
+    size_t room = d->queue_room ? 2 * d->queue_room : 16;
+    lp_queue **more = realloc(d->queues, room * sizeof *more);
+    if (!more)
+        return false;
+    d->queues = more;
+    d->queue_room = room;
+    return true;
+}
+
+static lp_queue *new_queue(lp_driver *d, const char *name)
+{
+    enum { MEASURED = 256 }; /* queues that have a histogram */
+    if (!grow_queues(d))
+        return NULL;
+    lp_queue *q = calloc(1, sizeof *q);
+    if (!q || !(q->name = strdup(name))) {
+        free(q);
+        return NULL;
+    }
+    if (d->queue_count < MEASURED)
+        q->lateness = calloc(1, sizeof *q->lateness);
+    d->queues[d->queue_count++] = q;
+    return q;
+}
+
+lp_queue *lp_driver_queue(lp_driver *d, const char *name)
+{
+    for (size_t i = 0; i < d->queue_count; i++)
+        if (strcmp(d->queues[i]->name, name) == 0)
+            return d->queues[i];
+    return new_queue(d, name);
+}
+
+/* -- Planning -- */
+
+/* How many orders could start a callback at once. */
+static unsigned push_demand(const lp_driver *d)
+{
+    const lapse *s = d->s;
+    unsigned wanted = s->waiting[LP_PUSH] + (d->host_wants ? 1 : 0);
+    return s->stopped || wanted <= d->ready_count ? 0 : wanted - d->ready_count;
+}
+
+static bool make_room(lp_plan *p, size_t queues)
+{
+    size_t wants = queues + TURN_TAKES + 1, names = 2 * queues + TURN_TAKES;
+    if (!p->jobs)
+        p->jobs = malloc((TURN_JOBS + 1) * sizeof *p->jobs);
+    if (wants > p->want_room) {
+        lp_want *more = realloc(p->wants, wants * sizeof *more);
+        p->wants = more ? more : p->wants;
+        union lp_who *who = realloc(p->who, wants * sizeof *who);
+        p->who = who ? who : p->who;
+        p->want_room = more && who ? wants : p->want_room;
+    }
+    if (names > p->name_room) {
+        const char **more = realloc(p->names, names * sizeof *more);
+        p->names = more ? more : p->names;
+        p->name_room = more ? names : p->name_room;
+    }
+    return p->jobs && wants <= p->want_room && names <= p->name_room;
+}
+
+static void add_want(lp_plan *p, lp_want want, union lp_who who)
+{
+    want.next = LAPSE_FOREVER;
+    p->who[p->want_count] = who;
+    p->wants[p->want_count++] = want;
+}
+
+static bool is_handled(const lp_queue *q)
+{
+    return q->handler && !q->paused;
+}
+
+static bool is_rated(const lp_queue *q)
+{
+    return is_handled(q) && q->handler->policy.rate;
+}
+
+/* All handled queues without a rate are one want. */
+static void plan_group(lp_driver *d, unsigned demand)
+{
+    lp_plan *p = &d->plan;
+    size_t first = p->name_count;
+    for (size_t i = 0; i < d->queue_count; i++)
+        if (is_handled(d->queues[i]) && !is_rated(d->queues[i]))
+            p->names[p->name_count++] = d->queues[i]->name;
+    if (p->name_count > first)
+        add_want(p,
+                 (lp_want){.queues = p->names + first,
+                           .queue_count = p->name_count - first,
+                           .pushed = true,
+                           .most = demand},
+                 (union lp_who){.queue = NULL});
+}
+
+static void plan_rated(lp_driver *d, lp_queue *q, unsigned demand, lapse_ns now)
+{
+    lp_plan *p = &d->plan;
+    lapse_ns late = q->next_due && q->next_due < now ? now - q->next_due : 0;
+    bool newest;
+    unsigned most = lp_queue_plan(q, late, demand, now, &newest);
+    p->names[p->name_count] = q->name;
+    add_want(p,
+             (lp_want){.queues = &p->names[p->name_count++],
+                       .queue_count = 1,
+                       .pushed = true,
+                       .newest = newest,
+                       .most = most},
+             (union lp_who){.queue = q});
+}
+
+static void plan_push(lp_driver *d, unsigned demand, lapse_ns now)
+{
+    bool group_first = d->plan.turns++ % 2 == 0;
+    if (group_first)
+        plan_group(d, demand);
+    size_t start = d->queue_count ? d->plan.turns / 2 % d->queue_count : 0;
+    for (size_t i = 0; i < d->queue_count; i++) {
+        lp_queue *q = d->queues[(start + i) % d->queue_count];
+        if (is_rated(q))
+            plan_rated(d, q, demand, now);
+    }
+    if (!group_first)
+        plan_group(d, demand);
+}
+
+static lp_call *drop_take(lp_driver *d, lp_call **at)
+{
+    lp_call *c = *at;
+    *at = c->next_take;
+    (void)d;
+    return c;
+}
+
+/* A taker's call is answered with its job's answer; its loan, if any, is the caller's. */
+static void answer_call(lp_driver *d, lp_call *c)
+{
+    if (c->submitted) {
+        lp_deliver_answer(d->s, c->submitted);
+        return;
+    }
+    int waiting = CALL_WAITING;
+    if (atomic_compare_exchange_strong(&c->state, &waiting, CALL_ANSWERED)) {
+        sem_post(&c->answered);
+        return;
+    }
+    if (c->loan)
+        lp_driver_give_back(d, c->loan);
+    c->loan = NULL;
+    lp_driver_free_call(c);
+}
+
+/* The queues that takers of any queue do not take from. */
+static size_t plan_others(lp_driver *d)
+{
+    lp_plan *p = &d->plan;
+    size_t first = p->name_count;
+    for (size_t i = 0; i < d->queue_count; i++)
+        if (d->queues[i]->handler || d->queues[i]->paused)
+            p->names[p->name_count++] = d->queues[i]->name;
+    return first;
+}
+
+static void plan_take(lp_driver *d, lp_call *c, const char *const *others, size_t other_count)
+{
+    lp_plan *p = &d->plan;
+    if (!c->job.queue) {
+        add_want(p,
+                 (lp_want){.queues = others, .queue_count = other_count, .others = true, .most = 1},
+                 (union lp_who){.take = c});
+        return;
+    }
+    const lp_queue *q = lp_driver_queue(d, c->job.queue);
+    if (!q || q->paused)
+        return;
+    p->names[p->name_count] = q->name;
+    add_want(p, (lp_want){.queues = &p->names[p->name_count++], .queue_count = 1, .most = 1},
+             (union lp_who){.take = c});
+}
+
+static void plan_takes(lp_driver *d)
+{
+    size_t first = plan_others(d), count = d->plan.name_count - first;
+    int n = 0;
+    for (lp_call **at = &d->takes; *at && n < TURN_TAKES;) {
+        lp_call *c = *at;
+        if (atomic_load(&c->state) == CALL_ABANDONED) {
+            lp_driver_free_call(drop_take(d, at));
+            continue;
+        }
+        plan_take(d, c, d->plan.names + first, count);
+        at = &c->next_take;
+        n++;
+    }
+}
+
+/* -- Jobs of a turn -- */
+
+static bool names_id(const lp_job *job)
+{
+    return job->id && job->op != LP_PURGE;
+}
+
+static bool is_for(const lp_loan *l, const lp_job *job)
+{
+    return l->id_len == job->id_len && memcmp(l->id, job->id, job->id_len) == 0;
+}
+
+static bool withdraws(const lp_job *job, const lp_loan *l)
+{
+    bool changes = job->op == LP_CANCEL || job->op == LP_RESCHEDULE ||
+                   (job->op == LP_SCHEDULE && job->replace);
+    return changes && (job->generation == LAPSE_ANY || job->generation == l->generation);
+}
+
+/* An order that this scheduler holds unstarted counts as pending. Orders are claimed only
+ * by turns, so that what is ready now is all there is until this job is answered. */
+static void look_for_unstarted(lp_driver *d, lp_call *c)
+{
+    c->job.unstarted = 0;
+    c->withdrawn = NULL;
+    for (lp_loan *l = d->ready; l && names_id(&c->job); l = l->after) {
+        if (!is_for(l, &c->job))
+            continue;
+        c->job.unstarted = l->fence;
+        if (withdraws(&c->job, l)) {
+            lp_driver_remove_ready(d, l);
+            c->withdrawn = l;
+        }
+        return;
+    }
+}
+
+static void add_take(lp_driver *d, lp_call *c)
+{
+    lp_call **at = &d->takes;
+    while (*at)
+        at = &(*at)->next_take;
+    c->next_take = NULL;
+    *at = c;
+}
+
+static void add_job(lp_driver *d, lp_job *job)
+{
+    if (job->kind == KIND_CALL && job->op == LP_TAKE) {
+        add_take(d, (lp_call *)job);
+        return;
+    }
+    if (job->kind == KIND_CALL)
+        look_for_unstarted(d, (lp_call *)job);
+    d->plan.jobs[d->plan.job_count++] = job;
+}
+
+static void plan_jobs(lp_driver *d)
+{
+    lp_plan *p = &d->plan;
+    while (d->again && p->job_count < TURN_JOBS) {
+        lp_job *job = d->again;
+        d->again = job->next;
+        add_job(d, job);
+    }
+    while (d->inbox && p->job_count < TURN_JOBS) {
+        lp_job *job = d->inbox;
+        d->inbox = job->next;
+        if (!d->inbox)
+            d->inbox_end = &d->inbox;
+        add_job(d, job);
+    }
+}
+
+/* A lease is renewed when a third of it has passed. */
+static lapse_ns lease_third(const lp_driver *d)
+{
+    return d->s->options.lease / 3;
+}
+
+static lapse_ns next_renewal(const lp_driver *d)
+{
+    lapse_ns next = LAPSE_FOREVER;
+    for (const lp_loan *l = d->started; l; l = l->after)
+        if (!l->renewing && !l->gone)
+            next = earlier(next, l->renew_at);
+    return next;
+}
+
+static void plan_renewals(lp_driver *d, lapse_ns now)
+{
+    lp_plan *p = &d->plan;
+    for (lp_loan *l = d->started; l && p->job_count < TURN_JOBS; l = l->after) {
+        if (l->renewing || l->gone || l->renew_at > now)
+            continue;
+        l->renewal = (lp_job){.op = LP_RENEW,
+                              .kind = KIND_RENEWAL,
+                              .row = l->row,
+                              .fence = l->fence,
+                              .lease = d->s->options.lease};
+        l->renewing = true;
+        p->jobs[p->job_count++] = &l->renewal;
+    }
+}
+
+/* A host that does not start what was claimed for it lets others have it. */
+static lapse_ns next_give_back(const lp_driver *d)
+{
+    return d->ready ? lp_add_ns(d->ready->claimed_at, lease_third(d)) : LAPSE_FOREVER;
+}
+
+static void give_back_idle(lp_driver *d, lapse_ns now)
+{
+    while (d->ready && (d->s->stopped || next_give_back(d) <= now)) {
+        lp_loan *l = d->ready;
+        lp_driver_remove_ready(d, l);
+        lp_driver_give_back(d, l);
+        d->host_wants = false;
+    }
+}
+
+/* Takers of a scheduler that was stopped get nothing any more. */
+static void refuse_takes(lp_driver *d)
+{
+    while (d->takes) {
+        lp_call *c = drop_take(d, &d->takes);
+        c->job.answer = LAPSE_ECLOSED;
+        answer_call(d, c);
+    }
+}
+
+/* False without memory. */
+static bool plan_turn(lp_driver *d, lapse_ns now)
+{
+    lp_plan *p = &d->plan;
+    if (!make_room(p, d->queue_count + TURN_TAKES))
+        return false;
+    p->job_count = p->want_count = p->name_count = 0;
+    d->dirty = false;
+    plan_renewals(d, now);
+    plan_jobs(d);
+    if (d->s->stopped)
+        return true;
+    plan_push(d, push_demand(d), now);
+    plan_takes(d);
+    return true;
+}
+
+/* -- Answers -- */
+
+/* What became of the loan that a call withdrew. */
+static void end_withdrawal(lp_driver *d, lp_call *c)
+{
+    lp_loan *l = c->withdrawn;
+    c->withdrawn = NULL;
+    if (!l)
+        return;
+    bool gone = c->job.op == LP_SCHEDULE ? c->job.answer > 0
+                                         : c->job.answer == LAPSE_FATE_CANCELLED ||
+                                               c->job.answer == LAPSE_FATE_RESCHEDULED;
+    if (!gone) {
+        restore_ready(d, l);
+        return;
+    }
+    lp_queue *q = lp_driver_queue(d, l->queue);
+    if (q)
+        lp_queue_refund(q);
+    lp_driver_drop(l);
+}
+
+static void end_call(lp_driver *d, lp_call *c)
+{
+    end_withdrawal(d, c);
+    answer_call(d, c);
+}
+
+static void free_texts(lp_job *settlement)
+{
+    free((char *)(uintptr_t)settlement->error);
+    free(settlement->detail);
+    settlement->error = settlement->detail = NULL;
+}
+
+static void end_settlement(lp_driver *d, lp_loan *l)
+{
+    l->settling = false;
+    l->settled = true;
+    if (l->settlement.answer == 1 && l->booked)
+        lp_book_cancelled(d->s, &l->settlement, lp_driver_queue(d, l->queue));
+    if (l->settlement.answer < 0 && l->booked)
+        lp_unbook(d->s, &l->settlement, lp_driver_queue(d, l->queue));
+    free_texts(&l->settlement);
+    release_loan(l);
+}
+
+static void end_renewal(lp_driver *d, lp_loan *l, lapse_ns now)
+{
+    l->renewing = false;
+    free_texts(&l->renewal);
+    if (l->dropped) {
+        release_loan(l);
+        return;
+    }
+    if (l->renewal.answer == LAPSE_ESTALE) {
+        l->gone = true;
+        lp_claim_gone(d->s, l->fence, now);
+    } else if (l->renewal.answer >= 0) {
+        l->lease_end = lp_add_ns(now, d->s->options.lease);
+        l->renew_at = lp_add_ns(now, lease_third(d));
+    }
+}
+
+static void end_job(lp_driver *d, lp_job *job, lapse_ns now)
+{
+    switch (job->kind) {
+    case KIND_CALL:
+        end_call(d, (lp_call *)job);
+        return;
+    case KIND_SETTLEMENT:
+        end_settlement(d, loan_of(job));
+        return;
+    default:
+        end_renewal(d, loan_of(job), now);
+    }
+}
+
+static void take_loan(lp_driver *d, lp_call *c, lp_loan *l)
+{
+    lp_call **at = &d->takes;
+    while (*at && *at != c)
+        at = &(*at)->next_take;
+    if (!*at || c->loan) {
+        lp_driver_give_back(d, l); /* More than was asked for. */
+        return;
+    }
+    drop_take(d, at);
+    c->loan = l;
+    c->job.answer = 1;
+    answer_call(d, c);
+}
+
+static void push_loan(lp_driver *d, lp_loan *l)
+{
+    lp_queue *q = lp_driver_queue(d, l->queue);
+    l->called = true;
+    if (q)
+        lp_queue_started(q);
+    append_ready(d, l);
+}
+
+static void pass_on_loans(lp_driver *d, lp_loan *loans, lapse_ns now)
+{
+    bool pushed = false;
+    for (lp_loan *l = loans, *next; l; l = next) {
+        next = l->next;
+        if (l->ended) {
+            lp_book_cancelled(d->s, NULL, lp_driver_queue(d, l->queue));
+            free(l);
+            continue;
+        }
+        l->claimed_at = now;
+        l->lease_end = lp_add_ns(now, d->s->options.lease);
+        l->renew_at = lp_add_ns(now, lease_third(d));
+        if (d->plan.wants[l->want].pushed) {
+            push_loan(d, l);
+            pushed = true;
+        } else {
+            take_loan(d, d->plan.who[l->want].take, l);
+        }
+    }
+    if (pushed)
+        lp_arm_for(d->s, now);
+}
+
+/* Polls that found nothing. */
+static void answer_polls(lp_driver *d)
+{
+    for (lp_call **at = &d->takes; *at;) {
+        lp_call *c = *at;
+        if (!c->once) {
+            at = &c->next_take;
+            continue;
+        }
+        drop_take(d, at);
+        c->job.answer = 0;
+        answer_call(d, c);
+    }
+}
+
+/* When each side can be served next. */
+static void note_next(lp_driver *d, lapse_ns now)
+{
+    lp_plan *p = &d->plan;
+    d->push_next = d->take_next = LAPSE_FOREVER;
+    for (size_t i = 0; i < p->want_count; i++) {
+        lapse_ns next = p->wants[i].next;
+        if (!p->wants[i].pushed) {
+            d->take_next = earlier(d->take_next, next);
+            continue;
+        }
+        if (p->who[i].queue)
+            p->who[i].queue->next_due = next;
+        if (p->who[i].queue && next < LAPSE_FOREVER) {
+            (void)lp_queue_open(p->who[i].queue, now);
+            lapse_ns opens = lp_queue_opens_at(p->who[i].queue);
+            next = next > opens ? next : opens;
+        }
+        d->push_next = earlier(d->push_next, next);
+    }
+}
+
+/* -- Failure -- */
+
+/* The store's link is down, or up again: whoever looks after claims tells. */
+static void note_link(lp_driver *d, int code, lapse_ns now)
+{
+    bool was = d->offline_since != LAPSE_FOREVER;
+    if (code == LAPSE_OK && was) {
+        d->offline_since = LAPSE_FOREVER;
+        lp_tell_link(d->s, LAPSE_OK);
+    } else if (code < 0 && !was) {
+        d->offline_since = now;
+        lp_tell_link(d->s, code);
+    }
+}
+
+static void fail_job(lp_driver *d, lp_job *job, int code, lapse_ns now)
+{
+    if (job->kind == KIND_SETTLEMENT && loan_of(job)->lease_end > now) {
+        job->next = d->again; /* By its fence it is safe to repeat. */
+        d->again = job;
+        return;
+    }
+    if (job->kind == KIND_RENEWAL) {
+        loan_of(job)->renewing = false;
+        release_loan(loan_of(job));
+        return;
+    }
+    job->answer = code;
+    job->detail = strdup(d->offline_detail);
+    end_job(d, job, now);
+}
+
+static void fail_turn(lp_driver *d, int code, lapse_ns now)
+{
+    lp_plan *p = &d->plan;
+    d->backoff = d->backoff ? earlier(2 * d->backoff, BACKOFF_MAX) : BACKOFF_MIN;
+    d->retry_at = lp_add_ns(lp_clock_monotonic(), d->backoff);
+    d->offline_code = code;
+    note_link(d, code, now);
+    for (size_t i = p->job_count; i-- > 0;) /* Backwards: `again` is a stack. */
+        fail_job(d, p->jobs[i], code, now);
+    for (lp_call **at = &d->takes; *at;) {
+        lp_call *c = *at;
+        if (!c->once) {
+            at = &c->next_take;
+            continue;
+        }
+        drop_take(d, at);
+        c->job.answer = code;
+        c->job.detail = strdup(d->offline_detail);
+        answer_call(d, c);
+    }
+    d->dirty = true;
+}
+
+static void end_turn(lp_driver *d, lp_loan *loans, lapse_ns now)
+{
+    lp_plan *p = &d->plan;
+    d->backoff = 0;
+    note_link(d, LAPSE_OK, now);
+    for (size_t i = 0; i < p->job_count; i++)
+        end_job(d, p->jobs[i], now);
+    note_next(d, now);
+    pass_on_loans(d, loans, now);
+    answer_polls(d);
+    lp_tell_settled(d->s);
+}
+
+/* Without the lock. */
+static int let_store_work(lp_driver *d, lp_turn *t)
+{
+    int code = LAPSE_OK;
+    if (d->backoff && d->offline_code == LAPSE_EOFFLINE && d->ops->reconnect)
+        code = d->ops->reconnect(d->store);
+    if (code == LAPSE_OK)
+        code = d->ops->turn(d->store, t);
+    if (code < 0) {
+        strncpy(d->offline_detail, lapse_error_detail(), sizeof d->offline_detail - 1);
+        return code;
+    }
+    return code;
+}
+
+static void take_turn(lp_driver *d, lapse_ns now)
+{
+    lapse *s = d->s;
+    lp_turn t = {.now = now,
+                 .wall = lp_clock_wall(s->options.clock),
+                 .lease = s->options.lease,
+                 .jobs = d->plan.jobs,
+                 .job_count = d->plan.job_count,
+                 .wants = d->plan.wants,
+                 .want_count = d->plan.want_count,
+                 .push_most = push_demand(d)};
+    pthread_mutex_unlock(&s->lock);
+    int code = let_store_work(d, &t);
+    pthread_mutex_lock(&s->lock);
+    now = lp_engine_now(s);
+    if (code < 0)
+        fail_turn(d, code, now);
+    else
+        end_turn(d, t.loans, now);
+    d->poll_at = lp_add_ns(now, d->ops->poll(d->store));
+}
+
+/* -- When -- */
+
+static bool wants_orders(const lp_driver *d)
+{
+    return push_demand(d) > 0 || d->takes;
+}
+
+/* The next instant at which there is something to do without being told; INT64_MIN: now. */
+static lapse_ns next_thing(const lp_driver *d)
+{
+    if (d->inbox || d->again || d->dirty || (d->s->stopped && (d->ready || d->takes)))
+        return INT64_MIN;
+    lapse_ns next = earlier(next_renewal(d), next_give_back(d));
+    if (push_demand(d) > 0)
+        next = earlier(next, d->push_next);
+    if (d->takes)
+        next = earlier(next, d->take_next);
+    if (wants_orders(d))
+        next = earlier(next, d->poll_at);
+    return next;
+}
+
+/* How long to leave a store alone that failed; 0: not at all. */
+static lapse_ns pause_left(const lp_driver *d)
+{
+    if (!d->backoff || d->inbox || d->quit)
+        return 0;
+    lapse_ns left = d->retry_at - lp_clock_monotonic();
+    return left > 0 ? left : 0;
+}
+
+/* Until `at` of the engine's clock, a hint, a wake-up, or `limit` of real time. Under the
+ * lock, which it drops meanwhile. */
+static void sleep_until(lp_driver *d, lapse_ns at, lapse_ns limit)
+{
+    lapse *s = d->s;
+    struct pollfd fds[] = {{.fd = d->wake, .events = POLLIN},
+                           {.fd = d->ops->hint_fd(d->store), .events = POLLIN}};
+    struct timespec ts = {.tv_sec = limit / 1000000000, .tv_nsec = limit % 1000000000};
+    d->sleeping = true;
+    lp_wake_at(d->wake, s->options.clock ? LAPSE_FOREVER : at);
+    lp_tell_settled(s);
+    pthread_mutex_unlock(&s->lock);
+    ppoll(fds, 2, limit == LAPSE_FOREVER ? NULL : &ts, NULL);
+    if (fds[1].fd >= 0 && fds[1].revents)
+        d->ops->hinted(d->store);
+    pthread_mutex_lock(&s->lock);
+    d->sleeping = false;
+    d->dirty = d->dirty || (fds[1].fd >= 0 && fds[1].revents);
+}
+
+/* What the store may wake us for: only what somebody here could start. */
+static lapse_ns wanted_next(const lp_driver *d)
+{
+    lapse_ns next = push_demand(d) > 0 ? d->push_next : INT64_MIN;
+    return d->takes && (next == INT64_MIN || d->take_next < next) ? d->take_next : next;
+}
+
+static void rest(lp_driver *d, lapse_ns at, lapse_ns now)
+{
+    lapse_ns pause = pause_left(d);
+    if (pause > 0) {
+        sleep_until(d, LAPSE_FOREVER, pause);
+        return;
+    }
+    if (d->ops->sleeps(d->store, wanted_next(d), now)) {
+        d->dirty = true;
+        return;
+    }
+    sleep_until(d, at, LAPSE_FOREVER);
+}
+
+static bool is_over(const lp_driver *d)
+{
+    return d->quit && !d->inbox && (!d->again || d->backoff) && !d->ready && !d->takes;
+}
+
+static void *run(void *arg)
+{
+    lp_driver *d = arg;
+    lapse *s = d->s;
+    pthread_mutex_lock(&s->lock);
+    while (!is_over(d)) {
+        lapse_ns now = lp_engine_now(s);
+        give_back_idle(d, now);
+        if (s->stopped)
+            refuse_takes(d);
+        lapse_ns at = next_thing(d);
+        if (at > now || pause_left(d) > 0)
+            rest(d, at, now);
+        else if (plan_turn(d, now))
+            take_turn(d, now);
+        else
+            sleep_until(d, LAPSE_FOREVER, LAPSE_MS(10)); /* Without memory: later. */
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* -- Opening -- */
+
+static int start_thread(lp_driver *d)
+{
+    sigset_t all, mask;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &mask);
+    int number = pthread_create(&d->thread, NULL, run, d);
+    pthread_sigmask(SIG_SETMASK, &mask, NULL);
+    return number ? lp_fail_system("pthread_create", number) : LAPSE_OK;
+}
+
+static void free_driver(lp_driver *d)
+{
+    if (d->store)
+        d->ops->close(d->store);
+    if (d->wake >= 0)
+        lp_wake_close(d->wake);
+    for (size_t i = 0; i < d->queue_count; i++) {
+        free(d->queues[i]->lateness);
+        free(d->queues[i]->name);
+        free(d->queues[i]);
+    }
+    free(d->queues);
+    free(d->plan.jobs);
+    free(d->plan.wants);
+    free(d->plan.who);
+    free(d->plan.names);
+    free(d);
+}
+
+static int set_up(lp_driver *d, lp_store_config *config)
+{
+    d->wake = lp_wake_open();
+    if (d->wake < 0)
+        return d->wake;
+    if (!lp_driver_queue(d, ""))
+        return lp_fail_memory();
+    return d->ops->open(config, &d->store);
+}
+
+int lp_driver_open(lapse *s, const lp_durable_ops *ops, lp_store_config *config, lp_store **out)
+{
+    lp_driver *d = calloc(1, sizeof *d);
+    if (!d)
+        return lp_fail_memory();
+    d->base.ops = &lp_driver_store;
+    d->s = s;
+    d->ops = ops;
+    d->inbox_end = &d->inbox;
+    d->push_next = d->take_next = d->poll_at = LAPSE_FOREVER;
+    d->offline_since = LAPSE_FOREVER;
+    config->lease = config->lease ? config->lease : LAPSE_SECONDS(30);
+    int code = set_up(d, config);
+    if (code < 0) {
+        free_driver(d);
+        return code;
+    }
+    *out = &d->base;
+    return LAPSE_OK;
+}
+
+/* Once the scheduler stands. */
+int lp_driver_run(lapse *s)
+{
+    if (!s->driver)
+        return LAPSE_OK;
+    int code = start_thread(s->driver);
+    s->driver->runs = code == LAPSE_OK;
+    return code;
+}
+
+void lp_driver_close(lp_driver *d)
+{
+    if (d->runs) {
+        pthread_mutex_lock(&d->s->lock);
+        d->quit = true;
+        lp_driver_wake(d);
+        pthread_mutex_unlock(&d->s->lock);
+        pthread_join(d->thread, NULL);
+    }
+    while (d->again) { /* Not even the last attempt reached the store: the leases end. */
+        lp_job *job = d->again;
+        d->again = job->next;
+        loan_of(job)->settling = false;
+        free_texts(job);
+        release_loan(loan_of(job));
+    }
+    free_driver(d);
+}

@@ -1,0 +1,101 @@
+/* sqlite_url.c - sqlite:///path?name=value: where the file is, and the options.
+ *
+ * As SQLAlchemy reads it: three slashes and a path that is relative to the current folder,
+ * or a fourth one that begins an absolute path. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "stores/sqlite.h"
+#include "stores/url.h"
+
+static const char form[] = "use sqlite:///orders.db or sqlite:////absolute/path/orders.db";
+
+static int read_path(const char *url, char **out)
+{
+    const char *p = url + strlen("sqlite:");
+    size_t slashes = strspn(p, "/"), len = strcspn(p, "?");
+    if (slashes < 3 || len <= 3)
+        return lp_fail(LAPSE_EURL, "%s names no file: %s", lp_text_quote(url, strcspn(url, "?")),
+                       form);
+    const char *path = p + 3;
+    len -= 3;
+    /* SQLite reads names that begin with "file:" or are ":memory:" in ways of its own. */
+    const char *before = *path == '/' ? "" : "./";
+    char *copy = malloc(strlen(before) + len + 1);
+    if (!copy)
+        return lp_fail_memory();
+    strcpy(copy, before);
+    strncat(copy, path, len);
+    *out = copy;
+    return LAPSE_OK;
+}
+
+static int read_overflow(const lp_url_option *option, lp_store_config *config)
+{
+    if (lp_url_value_is(option, "refuse"))
+        config->overflow = LAPSE_REFUSE;
+    else if (lp_url_value_is(option, "dead_letter_oldest"))
+        config->overflow = LAPSE_DEAD_LETTER_OLDEST;
+    else
+        return lp_url_refuse(option, "refuse or dead_letter_oldest");
+    return LAPSE_OK;
+}
+
+static int read_option(const lp_url_option *option, lp_store_config *config, settings *out)
+{
+    if (lp_url_is(option, "max_pending"))
+        return lp_url_number(option, 0, UINT64_MAX, &config->max_pending);
+    if (lp_url_is(option, "max_dead"))
+        return lp_url_number(option, 0, UINT64_MAX, &config->max_dead);
+    if (lp_url_is(option, "keep")) {
+        out->keep_given = true;
+        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &config->keep);
+    }
+    if (lp_url_is(option, "lease"))
+        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &config->lease);
+    if (lp_url_is(option, "stuck_after"))
+        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &config->stuck_after);
+    if (lp_url_is(option, "overflow"))
+        return read_overflow(option, config);
+    if (lp_url_is(option, "poll"))
+        return lp_url_duration(option, LAPSE_MS(1), LAPSE_HOURS(1), &out->poll);
+    if (lp_url_is(option, "busy"))
+        return lp_url_duration(option, LAPSE_MS(1), LAPSE_HOURS(1), &out->busy);
+    return lp_fail(LAPSE_EURL,
+                   "sqlite: has no option %s: use max_pending, overflow, keep, max_dead, lease, "
+                   "stuck_after, poll, busy",
+                   lp_text_quote(option->name, option->name_len < 40 ? option->name_len : 40));
+}
+
+static int read_options(lp_store_config *config, settings *out)
+{
+    const char *p = lp_url_query(config->url);
+    lp_url_option option;
+    while (lp_url_next(&p, &option)) {
+        bool empty = option.name_len == 0 && option.value_len == 0;
+        int code = empty ? LAPSE_OK : read_option(&option, config, out);
+        if (code < 0)
+            return code;
+    }
+    return LAPSE_OK;
+}
+
+int lp_sqlite_read_url(lp_store_config *config, settings *out)
+{
+    *out = (settings){.poll = LAPSE_MS(500), .busy = LAPSE_SECONDS(5)};
+    out->keep_given = config->keep > 0;
+    int code = read_options(config, out);
+    if (code == LAPSE_OK)
+        code = read_path(config->url, &out->path);
+    if (code < 0)
+        return code;
+    if (config->max_dead == 0)
+        config->max_dead = 10000;
+    if (config->lease == 0)
+        config->lease = LAPSE_SECONDS(30);
+    /* A turn that waits for the lock must not outlast the leases that it would renew. */
+    if (out->busy > config->lease / 3)
+        out->busy = config->lease / 3;
+    return LAPSE_OK;
+}

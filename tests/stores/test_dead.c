@@ -1,0 +1,530 @@
+/* test_dead.c - every store: dead letters, and limits on how many there may be. P-29, P-30.
+ *
+ * An order that cannot be delivered stays to be looked at, with its reason and last error,
+ * until it is scheduled again, purged, or dropped for newer ones. */
+/* tiers: quick full */
+#include "stores/stores.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+static void put_with_payload(lapse *s, const char *queue, const char *id, lapse_ns delay)
+{
+    lapse_spec spec = {
+        .id = id, .queue = queue, .delay = delay, .payload = "pay\0oad", .payload_len = 7};
+    ck_assert_int_gt(lapse_put(s, &spec), 0);
+}
+
+static void keep_letter(void *hook_arg, const lapse_info *dead)
+{
+    note_letter(dead, hook_arg);
+}
+
+/* -- Reasons --------------------------------------------------------------------------------- */
+
+static lapse_verdict die_by_name(const lapse_order *order)
+{
+    if (strcmp(order->id, "failed") == 0)
+        return lapse_fail(order, "gateway down");
+    if (strcmp(order->id, "rejected") == 0)
+        return lapse_reject(order, "no such account");
+    return LAPSE_DONE;
+}
+
+/* One dead letter of each reason, in the order in which they die. */
+static const struct {
+    const char *id, *queue, *error;
+    lapse_reason reason;
+    int attempt;
+} five[] = {
+    {"maxlen", "q", "(none)", LAPSE_REASON_MAXLEN, 0},
+    {"rejected", "q", "no such account", LAPSE_REASON_REJECTED, 1},
+    {"failed", "q", "gateway down", LAPSE_REASON_FAILED, 2},
+    {"lost", "pull", NULL, LAPSE_REASON_LOST, 5}, /* In the words of who finds it. */
+    {"expired", "q", "(none)", LAPSE_REASON_EXPIRED, 0},
+};
+
+static void kill_five(rig *r)
+{
+    put_with_payload(r->s, "q", "maxlen", LAPSE_HOURS(1));
+    put_with_payload(r->s, "q", "failed", 0);
+    put_with_payload(r->s, "q", "rejected", 0);
+    put_with_payload(r->s, "pull", "lost", 0);
+    put_with_payload(r->s, "q", "expired", LAPSE_MINUTES(4)); /* One too many. */
+    advance(r, LAPSE_MS(1));
+    advance(r, LAPSE_SECONDS(1));
+    for (int i = 0; i < 5; i++) {
+        poll_one(r->s, "pull", "lost");
+        advance(r, LAPSE_SECONDS(31));
+    }
+    const lapse_order *order;
+    ck_assert_int_eq(lapse_poll(r->s, "pull", &order), 0);
+    ck_assert_int_eq(lapse_clock_advance(r->clock, LAPSE_HOURS(1)), 0);
+    advance(r, 0);
+}
+
+static void expect_five(const letters *l)
+{
+    ck_assert_int_eq(l->count, 5);
+    for (int i = 0; i < 5; i++) {
+        int at = 0;
+        while (at < 5 && strcmp(l->list[at].id, five[i].id) != 0)
+            at++;
+        ck_assert_msg(at < 5, "no dead letter %s", five[i].id);
+        const letter *dead = &l->list[at];
+        ck_assert_str_eq(dead->queue, five[i].queue);
+        if (five[i].error != NULL)
+            ck_assert_str_eq(dead->error, five[i].error);
+        else
+            ck_assert_ptr_nonnull(strstr(dead->error, " "));
+        ck_assert_int_eq(dead->reason, five[i].reason);
+        ck_assert_int_eq(dead->attempt, five[i].attempt);
+        ck_assert_uint_eq(dead->payload_len, 7);
+        ck_assert_int_ge(dead->ended, UTC_START);
+        ck_assert_int_eq(dead->ended < dead->due, dead->reason == LAPSE_REASON_MAXLEN);
+    }
+}
+
+START_TEST(five_reasons)
+{
+    static letters told, listed;
+    player p;
+    told.count = listed.count = 0;
+    lapse_options options = {.max_pending = 4,
+                             .overflow = LAPSE_DEAD_LETTER_OLDEST,
+                             .hook_arg = &told,
+                             .on_dead = keep_letter};
+    rig r = fresh(_i, &options);
+    player_open(&p, r.s, die_by_name);
+    lapse_policy policy = {.attempts = 2, .jitter_percent = -1, .expires = LAPSE_MINUTES(30)};
+    handle(r.s, "q", &p, &policy);
+    kill_five(&r);
+    expect_five(&told); /* As it happened, */
+    ck_assert_int_eq(lapse_each(r.s, LAPSE_STATE_DEAD, note_letter, &listed), 5);
+    expect_five(&listed); /* and as it is kept. */
+    lapse_stats t = stats_of(r.s);
+    lapse_queue_stats q = queue_stats(r.s, "q");
+    for (int i = 0; i < 5; i++) {
+        ck_assert_uint_eq(t.dead_by[five[i].reason], 1);
+        ck_assert_uint_eq(q.dead_by[five[i].reason], five[i].reason != LAPSE_REASON_LOST);
+        ck_assert_int_eq(state_of(r.s, five[i].id), LAPSE_STATE_DEAD);
+    }
+    ck_assert_uint_eq(t.dead, 5);
+    ck_assert_uint_eq(t.pending, 0);
+    expect_books(r.s);
+    player_close(&p);
+    rig_close(&r);
+}
+END_TEST
+
+START_TEST(a_dead_letter_tells_its_times)
+{
+    rig r = fresh(_i, NULL);
+    player p;
+    player_open(&p, r.s, always_fail);
+    handle(r.s, "q", &p, &(lapse_policy){.attempts = 2, .jitter_percent = -1});
+    int64_t generation = put(r.s, "q", "o", LAPSE_SECONDS(10));
+    advance(&r, LAPSE_SECONDS(10));
+    advance(&r, LAPSE_SECONDS(3));
+    letter dead = only_letter(r.s);
+    ck_assert_int_eq(dead.due, UTC_START + LAPSE_SECONDS(11)); /* The last attempt's. */
+    ck_assert_int_eq(dead.ended, UTC_START + LAPSE_SECONDS(13));
+    ck_assert_int_eq(dead.generation, generation);
+    lapse_info info = look(r.s, "o");
+    ck_assert_int_eq(info.remaining, 0);
+    ck_assert_int_eq(info.reason, LAPSE_REASON_FAILED);
+    ck_assert_int_eq(info.generation, generation);
+    lapse_info_free(&info);
+    if (lapse_abilities(r.s) & LAPSE_CAN_CANCEL) {
+        ck_assert_int_eq(lapse_cancel(r.s, "o", LAPSE_ANY), LAPSE_FATE_UNKNOWN);
+        ck_assert_int_eq(lapse_reschedule(r.s, "o", LAPSE_ANY, 0), LAPSE_FATE_UNKNOWN);
+    }
+    player_close(&p);
+    rig_close(&r);
+}
+END_TEST
+
+static char last_words[5000];
+
+static lapse_verdict say_last_words(const lapse_order *order)
+{
+    return lapse_reject(order, last_words);
+}
+
+static void expect_kept(rig *r, const char *words, const char *kept)
+{
+    snprintf(last_words, sizeof last_words, "%s", words);
+    put(r->s, "q", "o", 0);
+    advance(r, LAPSE_MS(1));
+    ck_assert_str_eq(only_letter(r->s).error, kept);
+    ck_assert_int_eq(lapse_purge(r->s, "o", LAPSE_ANY), 1);
+}
+
+/* What is kept is valid UTF-8 without control characters, of 1000 bytes at most. */
+START_TEST(errors_are_escaped_and_clipped)
+{
+    rig r = fresh(_i, NULL);
+    player p;
+    player_open(&p, r.s, say_last_words);
+    handle(r.s, "q", &p, NULL);
+    expect_kept(&r, "", "");
+    expect_kept(&r, "caf\xc3\xa9 \xe2\x82\xac", "caf\xc3\xa9 \xe2\x82\xac");
+    expect_kept(&r, "a\nb\tc\x1b[31m\x7f", "a\\x0ab\\x09c\\x1b[31m\\x7f");
+    expect_kept(&r, "\xff\xfe", "\\xff\\xfe");
+    expect_kept(&r, "' OR 1=1; -- \"quoted\" %s %n ?1 $1 :a", "' OR 1=1; -- \"quoted\" %s %n ?1 $1 :a");
+    char words[4000], kept[1001];
+    memset(words, 'x', sizeof words);
+    memset(kept, 'x', sizeof kept);
+    words[3999] = kept[1000] = '\0';
+    expect_kept(&r, words, kept);
+    memcpy(words + 999, "\xc3\xa9", 2); /* Not cut in the middle of a character. */
+    kept[999] = '\0';
+    expect_kept(&r, words, kept);
+    player_close(&p);
+    rig_close(&r);
+}
+END_TEST
+
+/* -- Requeue and purge ------------------------------------------------------------------------ */
+
+START_TEST(requeue_starts_anew)
+{
+    rig r = fresh(_i, NULL);
+    player p;
+    player_open(&p, r.s, always_fail);
+    handle(r.s, "q", &p, &(lapse_policy){.attempts = 2, .jitter_percent = -1});
+    put_with_payload(r.s, "q", "o", 0);
+    advance(&r, LAPSE_MS(1));
+    advance(&r, LAPSE_SECONDS(1));
+    int64_t dead = only_letter(r.s).generation;
+    int64_t alive = lapse_requeue(r.s, "o", LAPSE_ANY, LAPSE_SECONDS(5));
+    ck_assert_int_gt(alive, dead);
+    lapse_info info = look(r.s, "o");
+    ck_assert_int_eq(info.state, LAPSE_STATE_PENDING);
+    ck_assert_int_eq(info.generation, alive);
+    ck_assert_int_eq(info.attempt, 0);
+    ck_assert_int_eq(info.reason, LAPSE_REASON_NONE);
+    ck_assert_int_eq(info.ended, 0);
+    ck_assert_ptr_null(info.error);
+    ck_assert_uint_eq(info.payload_len, 7);
+    ck_assert_mem_eq(info.payload, "pay\0oad", 7);
+    lapse_info_free(&info);
+    advance(&r, LAPSE_SECONDS(5) - LAPSE_MS(1));
+    ck_assert_uint_eq(tape_count(&p.ran), 2);
+    advance(&r, LAPSE_MS(1));
+    ck_assert_uint_eq(tape_count(&p.ran), 3);
+    ck_assert_int_eq(p.ran.entries[2].attempt, 1); /* Its attempts are counted anew. */
+    ck_assert_int_eq(p.ran.entries[2].late, 0);
+    ck_assert_int_eq(p.ran.entries[2].generation, alive);
+    ck_assert_int_gt(p.ran.entries[2].fence, p.ran.entries[1].fence);
+    p.say = NULL;
+    advance(&r, LAPSE_SECONDS(2));
+    lapse_stats t = stats_of(r.s);
+    ck_assert_uint_eq(t.scheduled, 2);
+    ck_assert_uint_eq(t.requeued, 1);
+    ck_assert_uint_eq(t.dead_total, 1);
+    ck_assert_uint_eq(t.dead, 0);
+    ck_assert_uint_eq(t.done, 1);
+    expect_books(r.s);
+    player_close(&p);
+    rig_close(&r);
+}
+END_TEST
+
+START_TEST(requeue_has_errors)
+{
+    lapse_options options = {.max_pending = 2};
+    rig r = fresh(_i, &options);
+    NEEDS(&r, LAPSE_CAN_CANCEL);
+    player p;
+    player_open(&p, r.s, always_reject);
+    handle(r.s, "q", &p, NULL);
+    int64_t generation = put(r.s, "q", "o", 0);
+    advance(&r, LAPSE_MS(1));
+    ck_assert_int_eq(lapse_requeue(r.s, "other", LAPSE_ANY, 0), LAPSE_EUNKNOWN);
+    ck_assert_int_eq(lapse_requeue(r.s, "o", generation + 1, 0), LAPSE_EUNKNOWN);
+    ck_assert_int_lt(lapse_requeue(r.s, "", LAPSE_ANY, 0), 0);
+    ck_assert_int_eq(lapse_requeue(r.s, NULL, LAPSE_ANY, 0), LAPSE_EINVAL);
+    ck_assert_int_eq(lapse_requeue(r.s, "o", LAPSE_ANY, LAPSE_DELAY_MAX + 1), LAPSE_ERANGE);
+    put(r.s, "pull", "o", 0); /* The id is used again. */
+    EXPECT_ERROR(lapse_requeue(r.s, "o", LAPSE_ANY, 0), LAPSE_EEXISTS, "");
+    advance(&r, LAPSE_MS(1));
+    int64_t fence = poll_one(r.s, "pull", "o")->fence;
+    EXPECT_ERROR(lapse_requeue(r.s, "o", generation, 0), LAPSE_EEXISTS, "");
+    put(r.s, "pull", "second", 0);
+    settle(r.s, fence, LAPSE_DONE);
+    put(r.s, "pull", "third", 0);
+    EXPECT_ERROR(lapse_requeue(r.s, "o", LAPSE_ANY, 0), LAPSE_EFULL, "2");
+    ck_assert_int_eq(only_letter(r.s).generation, generation); /* It is still there. */
+    ck_assert_int_eq(lapse_cancel(r.s, "third", LAPSE_ANY), LAPSE_FATE_CANCELLED);
+    ck_assert_int_gt(lapse_requeue(r.s, "o", generation, 0), generation);
+    advance(&r, LAPSE_MS(1));
+    ck_assert_int_eq(lapse_stop(r.s), 0);
+    EXPECT_ERROR(lapse_requeue(r.s, "o", LAPSE_ANY, 0), LAPSE_ECLOSED, "");
+    ck_assert_int_eq(only_letter(r.s).attempt, 1);
+    expect_books(r.s);
+    player_close(&p);
+    rig_close(&r);
+}
+END_TEST
+
+START_TEST(several_dead_letters_of_one_id)
+{
+    rig r = fresh(_i, NULL);
+    NEEDS(&r, LAPSE_CAN_CANCEL);
+    player p;
+    player_open(&p, r.s, always_reject);
+    handle(r.s, "q", &p, NULL);
+    int64_t generations[4];
+    for (int i = 0; i < 4; i++) {
+        generations[i] = put(r.s, "q", "o", 0);
+        advance(&r, LAPSE_MS(1));
+    }
+    ck_assert_uint_eq(stats_of(r.s).dead, 4);
+    lapse_info info = look(r.s, "o");
+    ck_assert_int_eq(info.generation, generations[3]);
+    lapse_info_free(&info);
+    ck_assert_int_eq(lapse_purge(r.s, "o", generations[3]), 1);
+    ck_assert_int_eq(lapse_purge(r.s, "o", generations[3]), 0);
+    ck_assert_int_gt(lapse_requeue(r.s, "o", generations[0], LAPSE_HOURS(1)), generations[3]);
+    ck_assert_int_eq(lapse_cancel(r.s, "o", LAPSE_ANY), LAPSE_FATE_CANCELLED);
+    ck_assert_int_gt(lapse_requeue(r.s, "o", LAPSE_ANY, LAPSE_HOURS(1)), 0);
+    ck_assert_int_eq(only_letter(r.s).generation, generations[1]); /* The newest went. */
+    expect_books(r.s);
+    player_close(&p);
+    rig_close(&r);
+}
+END_TEST
+
+START_TEST(purge_deletes_for_good)
+{
+    rig r = fresh(_i, NULL);
+    player p;
+    player_open(&p, r.s, always_reject);
+    handle(r.s, "q", &p, NULL);
+    put_many(r.s, "q", "o", 100, 0);
+    put_many(r.s, "pull", "alive", 3, 0);
+    advance(&r, LAPSE_MS(1));
+    ck_assert_uint_eq(stats_of(r.s).dead, 100);
+    ck_assert_int_eq(lapse_purge(r.s, "o7", LAPSE_ANY), 1);
+    ck_assert_int_eq(lapse_purge(r.s, "o7", LAPSE_ANY), 0);
+    ck_assert_int_eq(lapse_purge(r.s, "alive0", LAPSE_ANY), 0);
+    ck_assert_int_eq(lapse_purge(r.s, NULL, LAPSE_ANY), 99);
+    ck_assert_int_eq(state_of(r.s, "o1"), 0);
+    ck_assert_int_eq(lapse_requeue(r.s, "o1", LAPSE_ANY, 0), LAPSE_EUNKNOWN);
+    ck_assert_uint_eq(stats_of(r.s).purged, 100);
+    ck_assert_uint_eq(stats_of(r.s).dead, 0);
+    ck_assert_uint_eq(pending_in(r.s), 3);
+    expect_books(r.s);
+    player_close(&p);
+    rig_close(&r);
+}
+END_TEST
+
+/* Hooks and visitors may change what they are shown. */
+struct replay {
+    lapse *s;
+    int count;
+};
+
+static bool requeue_or_purge(const lapse_info *info, void *arg)
+{
+    struct replay *replay = arg;
+    if (replay->count++ % 2 ? lapse_purge(replay->s, info->id, info->generation) != 1
+                            : lapse_requeue(replay->s, info->id, info->generation, LAPSE_HOURS(1)) < 1)
+        complain("%s: %s", info->id, lapse_error_detail());
+    return true;
+}
+
+static void requeue_once(void *hook_arg, const lapse_info *dead)
+{
+    struct replay *replay = hook_arg;
+    if (replay->count++ < 10 && lapse_requeue(replay->s, dead->id, dead->generation, 0) < 1)
+        complain("%s: %s", dead->id, lapse_error_detail());
+}
+
+START_TEST(a_visitor_may_requeue_and_purge)
+{
+    rig r = fresh(_i, NULL);
+    player p;
+    struct replay replay = {.s = r.s};
+    player_open(&p, r.s, always_reject);
+    handle(r.s, "q", &p, NULL);
+    put_many(r.s, "q", "o", 50, 0);
+    advance(&r, LAPSE_MS(1));
+    ck_assert_int_eq(lapse_each(r.s, LAPSE_STATE_DEAD, requeue_or_purge, &replay), 50);
+    check_calm();
+    ck_assert_uint_eq(pending_in(r.s), 25);
+    ck_assert_uint_eq(stats_of(r.s).dead, 0);
+    expect_books(r.s);
+    player_close(&p);
+    rig_close(&r);
+}
+END_TEST
+
+START_TEST(on_dead_may_replay)
+{
+    struct replay replay = {.s = NULL};
+    lapse_options options = {.hook_arg = &replay, .on_dead = requeue_once};
+    rig r = fresh(_i, &options);
+    player p;
+    replay.s = r.s;
+    player_open(&p, r.s, always_reject);
+    handle(r.s, "q", &p, NULL);
+    put_many(r.s, "q", "o", 10, 0);
+    advance(&r, LAPSE_MS(1));
+    advance(&r, LAPSE_MS(1));
+    check_calm();
+    ck_assert_int_eq(replay.count, 20);
+    ck_assert_uint_eq(tape_count(&p.ran), 20);
+    ck_assert_uint_eq(stats_of(r.s).dead, 10);
+    ck_assert_uint_eq(stats_of(r.s).requeued, 10);
+    expect_books(r.s);
+    player_close(&p);
+    rig_close(&r);
+}
+END_TEST
+
+/* -- Limits: P-29 ---------------------------------------------------------------------------- */
+
+START_TEST(p29_the_limit_is_exact)
+{
+    place at = new_place(_i, "max_pending=3");
+    rig r = open_place(&at, &(lapse_options){.max_pending = 1000}); /* The URL wins. */
+    put_many(r.s, "q", "o", 3, LAPSE_MS(1));
+    EXPECT_ERROR(lapse_put(r.s, &(lapse_spec){.id = "x"}), LAPSE_EFULL, "3");
+    ck_assert_int_eq(state_of(r.s, "x"), 0);
+    lapse_spec spec = {.id = "o1", .queue = "q", .delay = LAPSE_MS(2), .flags = LAPSE_REPLACE};
+    ck_assert_int_gt(lapse_put(r.s, &spec), 0); /* It takes another's place. */
+    advance(&r, LAPSE_MS(5));
+    int64_t fence = poll_one(r.s, "q", "o0")->fence;
+    EXPECT_ERROR(lapse_put(r.s, &(lapse_spec){.id = "x"}), LAPSE_EFULL, ""); /* It counts too. */
+    settle(r.s, fence, LAPSE_REJECT);
+    put(r.s, "q", "x", 0); /* Dead letters do not. */
+    EXPECT_ERROR(lapse_put(r.s, &(lapse_spec){.id = "y"}), LAPSE_EFULL, "");
+    ck_assert_uint_eq(stats_of(r.s).refused, 3);
+    ck_assert_uint_eq(pending_in(r.s), 3);
+    expect_books(r.s);
+    rig_close(&r);
+}
+END_TEST
+
+START_TEST(p29_a_batch_is_cut_where_the_limit_is)
+{
+    rig r = fresh(_i, &(lapse_options){.max_pending = 5});
+    const char *const ids[] = {"0", "1", "2", "3", "4", "5", "6", "7"};
+    lapse_spec specs[8];
+    int64_t results[8];
+    for (int i = 0; i < 8; i++)
+        specs[i] = (lapse_spec){.id = ids[i], .queue = "q", .delay = LAPSE_SECONDS(1)};
+    ck_assert_int_eq(lapse_schedule_many(r.s, specs, 8, results), 5);
+    for (int i = 0; i < 8; i++)
+        ck_assert(i < 5 ? results[i] > 0 : results[i] == LAPSE_EFULL);
+    ck_assert_uint_eq(pending_in(r.s), 5);
+    rig_close(&r);
+}
+END_TEST
+
+START_TEST(p29_the_oldest_makes_room)
+{
+    static letters told;
+    told.count = 0;
+    lapse_options options = {.max_pending = 3,
+                             .overflow = LAPSE_DEAD_LETTER_OLDEST,
+                             .hook_arg = &told,
+                             .on_dead = keep_letter};
+    rig r = fresh(_i, &options);
+    put(r.s, "q", "first", LAPSE_HOURS(1));
+    put(r.s, "q", "second", LAPSE_HOURS(2));
+    put(r.s, "q", "third", LAPSE_HOURS(3));
+    if (lapse_abilities(r.s) & LAPSE_CAN_CANCEL)
+        ck_assert_int_eq(lapse_reschedule(r.s, "first", LAPSE_ANY, LAPSE_HOURS(1)),
+                         LAPSE_FATE_RESCHEDULED); /* That makes it the youngest. */
+    put(r.s, "q", "fourth", LAPSE_HOURS(1));
+    ck_assert_int_eq(told.count, 1);
+    ck_assert_str_eq(told.list[0].id,
+                     lapse_abilities(r.s) & LAPSE_CAN_CANCEL ? "second" : "first");
+    ck_assert_int_eq(told.list[0].reason, LAPSE_REASON_MAXLEN);
+    put(r.s, "q", "fifth", LAPSE_HOURS(1));
+    ck_assert_str_eq(told.list[1].id,
+                     lapse_abilities(r.s) & LAPSE_CAN_CANCEL ? "third" : "second");
+    ck_assert_uint_eq(pending_in(r.s), 3);
+    ck_assert_uint_eq(stats_of(r.s).dead_by[LAPSE_REASON_MAXLEN], 2);
+    ck_assert_uint_eq(stats_of(r.s).refused, 0);
+    expect_books(r.s);
+    rig_close(&r);
+}
+END_TEST
+
+/* What runs is never dropped: when nothing else is there, the new one is refused. */
+START_TEST(p29_what_runs_is_not_dropped)
+{
+    lapse_options options = {.max_pending = 2, .overflow = LAPSE_DEAD_LETTER_OLDEST};
+    rig r = fresh(_i, &options);
+    put_many(r.s, "q", "o", 2, LAPSE_MS(1));
+    advance(&r, LAPSE_MS(1));
+    int64_t first = poll_one(r.s, "q", "o0")->fence, second = poll_one(r.s, "q", "o1")->fence;
+    EXPECT_ERROR(lapse_put(r.s, &(lapse_spec){.id = "x", .queue = "q"}), LAPSE_EFULL, "");
+    ck_assert(lapse_holds(r.s, first) && lapse_holds(r.s, second));
+    settle(r.s, first, LAPSE_DONE);
+    put(r.s, "q", "x", 0);
+    settle(r.s, second, LAPSE_DONE);
+    expect_books(r.s);
+    rig_close(&r);
+}
+END_TEST
+
+START_TEST(p30_dead_letters_do_not_pile_up)
+{
+    place at = new_place(_i, "max_dead=10");
+    rig r = open_place(&at, NULL);
+    player p;
+    static letters l;
+    player_open(&p, r.s, always_reject);
+    handle(r.s, "q", &p, NULL);
+    char id[16];
+    for (int i = 0; i < 25; i++) {
+        snprintf(id, sizeof id, "%d", i);
+        put(r.s, "q", id, 0);
+        advance(&r, LAPSE_MS(1));
+    }
+    l.count = 0;
+    ck_assert_int_eq(lapse_each(r.s, LAPSE_STATE_DEAD, note_letter, &l), 10);
+    for (int i = 0; i < 10; i++)
+        ck_assert_int_ge(atoi(l.list[i].id), 15); /* The oldest are dropped. */
+    lapse_stats t = stats_of(r.s);
+    ck_assert_uint_eq(t.dead, 10);
+    ck_assert_uint_eq(t.dead_dropped, 15);
+    ck_assert_uint_eq(t.dead_total, 25);
+    ck_assert_int_eq(lapse_requeue(r.s, "3", LAPSE_ANY, 0), LAPSE_EUNKNOWN);
+    expect_books(r.s);
+    player_close(&p);
+    rig_close(&r);
+}
+END_TEST
+
+static void fill_suite(Suite *suite)
+{
+    TCase *group = add_group(suite, "reasons");
+    ADD_FOR_STORES(group, five_reasons);
+    ADD_FOR_STORES(group, a_dead_letter_tells_its_times);
+    ADD_FOR_STORES(group, errors_are_escaped_and_clipped);
+    group = add_group(suite, "requeue and purge");
+    ADD_FOR_STORES(group, requeue_starts_anew);
+    ADD_FOR_STORES(group, requeue_has_errors);
+    ADD_FOR_STORES(group, several_dead_letters_of_one_id);
+    ADD_FOR_STORES(group, purge_deletes_for_good);
+    ADD_FOR_STORES(group, a_visitor_may_requeue_and_purge);
+    ADD_FOR_STORES(group, on_dead_may_replay);
+    group = add_group(suite, "limits");
+    ADD_FOR_STORES(group, p29_the_limit_is_exact);
+    ADD_FOR_STORES(group, p29_a_batch_is_cut_where_the_limit_is);
+    ADD_FOR_STORES(group, p29_the_oldest_makes_room);
+    ADD_FOR_STORES(group, p29_what_runs_is_not_dropped);
+    ADD_FOR_STORES(group, p30_dead_letters_do_not_pile_up);
+}
+
+int main(void)
+{
+    return stores_main("dead letters", fill_suite);
+}
