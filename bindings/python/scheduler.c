@@ -658,35 +658,28 @@ static PyObject *scheduler_worker(PyObject *object, PyObject *Py_UNUSED(ignored)
 }
 
 /* What calls Python back: on_error, on_dead, around. */
-static PyObject *get_hook(PyObject *const *hook)
+static void swap_hook(PyObject **hook, PyObject *value)
 {
-    return Py_NewRef(hook && *hook ? *hook : Py_None);
-}
-
-typedef int hook_check(PyObject *hook);
-
-static int set_hook(scheduler *self, PyObject **hook, PyObject *value, hook_check *check)
-{
-    if (!value)
-        value = Py_None;
-    if (check(value) || !core_open_or_raise(self->state, self->core))
-        return -1;
     PyObject *old = *hook;
     *hook = value == Py_None ? NULL : Py_NewRef(value);
     Py_XDECREF(old);
-    return 0;
 }
 
 #define HOOK(name)                                                                                 \
     static PyObject *get_##name(PyObject *object, void *Py_UNUSED(closure))                        \
     {                                                                                              \
         core *c = as_scheduler(object)->core;                                                      \
-        return get_hook(c ? &c->name : NULL);                                                      \
+        return Py_NewRef(c && c->name ? c->name : Py_None);                                        \
     }                                                                                              \
     static int set_##name(PyObject *object, PyObject *value, void *Py_UNUSED(closure))             \
     {                                                                                              \
-        core *c = as_scheduler(object)->core;                                                      \
-        return set_hook(as_scheduler(object), c ? &c->name : NULL, value, check_##name);           \
+        scheduler *self = as_scheduler(object);                                                    \
+        if (!value)                                                                                \
+            value = Py_None;                                                                       \
+        if (check_##name(value) || !core_open_or_raise(self->state, self->core))                   \
+            return -1;                                                                             \
+        swap_hook(&self->core->name, value);                                                       \
+        return 0;                                                                                  \
     }
 
 HOOK(on_error)

@@ -19,7 +19,8 @@ import asyncio
 import os
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from asyncio import get_running_loop
+from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
@@ -67,6 +68,9 @@ class Scheduler:
     around:      called as around(order) before each callback; what it returns is entered
                  for the callback, with `async with` where it can be, else with `with`.
     max_pending, overflow, keep, max_dead, lease, stuck_after, clock: as for lapse.Scheduler.
+
+    It opens the store, which may wait for a disk or a network if that is a durable one; its
+    calls then are made on a thread of the loop's executor, never in the loop itself.
 
     Make it anywhere, also at import, and register its handlers there. It belongs to the loop
     in which it is first used; another loop may take it over once that one is closed, else it
@@ -179,11 +183,7 @@ class Scheduler:
         fate = await self._ask(self._s.cancel, order_id, generation)
         text = _text(order_id)
         end = _end(limit)
-        runner = self._runner
-        running = runner.tasks(text, generation)
-        if fate is Fate.RUNNING and not running and runner.passing:
-            await asyncio.wait(runner.passing, timeout=_left(end))  # it may just have begun it
-            running = runner.tasks(text, generation)
+        running = self._runner.tasks(text, generation)
         if running and asyncio.current_task() not in running:
             _, late = await asyncio.wait(running, timeout=_left(end))
             if late:
@@ -324,7 +324,7 @@ class Scheduler:
         begun = runner.begun
         while True:
             seen, room = runner.begun, runner.room
-            await runner.run_due()
+            runner.ready()
             if runner.begun != seen:
                 continue
             if room or await self._ask(self._s.timeout) != 0:
@@ -445,20 +445,23 @@ class Scheduler:
         self._hooks.runner = runner
         return runner
 
-    def _ask(self, function: Callable[..., _T], *args: object) -> Coroutine[Any, Any, _T]:
+    async def _ask(self, function: Callable[..., _T], *args: object) -> _T:
         """Call the store: at once when it answers from memory, else on a thread."""
-        return self._bind().ask(function, *args)
+        runner = self._runner
+        if runner.loop is not get_running_loop():
+            runner = self._bind()
+        return function(*args) if runner.inline else await runner.ask(function, *args)
 
     def _bind(self) -> Runner:
         """What runs the callbacks, in the loop that is running."""
-        loop = asyncio.get_running_loop()
+        loop = get_running_loop()
         if self._runner.loop is not loop:
             self._move_to(loop)
         return self._runner
 
     def _bind_if_running(self) -> None:
         try:
-            asyncio.get_running_loop()
+            get_running_loop()
         except RuntimeError:
             return
         self._bind()

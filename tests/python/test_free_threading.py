@@ -39,7 +39,7 @@ def test_p38_it_builds_without_the_gil():
         done = subprocess.run(
             ["cc", "-std=gnu11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
              "-Wno-missing-field-initializers", "-DPy_GIL_DISABLED=1", "-DLAPSE_STATIC",
-             f"-I{ROOT}/core/include", "-isystem", folder,
+             f"-I{ROOT}/core/include", f"-I{ROOT}/tools", "-isystem", folder,
              *map(str, (ROOT / "bindings" / "python").glob("*.c"))],
             capture_output=True, text=True, check=False,
         )
