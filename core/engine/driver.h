@@ -158,7 +158,9 @@ void lp_driver_looked(lp_driver *d);
 lapse_ns lp_driver_timeout(const lp_driver *d, lapse_ns now);
 
 /* A claim's store-side facts. */
-bool lp_driver_has_lost(const lp_claim *claim);     /* another consumer has its order */
+bool lp_driver_has_lost(const lp_claim *claim);                 /* another consumer has its order */
+void lp_driver_note_lost(const lp_claim *claim);                /* the store says so */
+bool lp_driver_is_assured(const lp_claim *claim, lapse_ns now); /* its lease has not ended */
 const char *lp_driver_fault(const lp_claim *claim); /* why it cannot be delivered, or NULL */
 
 #endif

@@ -613,6 +613,16 @@ bool lp_driver_has_lost(const lp_claim *claim)
     return loan_of(claim)->gone;
 }
 
+void lp_driver_note_lost(const lp_claim *claim)
+{
+    loan_of(claim)->gone = true;
+}
+
+bool lp_driver_is_assured(const lp_claim *claim, lapse_ns now)
+{
+    return loan_of(claim)->lease_end > now;
+}
+
 const char *lp_driver_fault(const lp_claim *claim)
 {
     return loan_of(claim)->bad;

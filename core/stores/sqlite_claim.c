@@ -146,7 +146,8 @@ static lp_loan *make_loan(session *s, sqlite3_stmt *st, const row *r)
 {
     char id[LAPSE_ID_MAX + 1];
     const char *flaw = lp_sqlite_flaw(s, st);
-    size_t len = lp_sqlite_id(sqlite3_column_blob(st, COL_ID), sqlite3_column_bytes(st, COL_ID), id);
+    size_t len =
+        lp_sqlite_id(sqlite3_column_blob(st, COL_ID), sqlite3_column_bytes(st, COL_ID), id);
     if (len == 0) { /* Something that names it, for the log. */
         strcpy(id, "?");
         len = 1;

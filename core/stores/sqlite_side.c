@@ -38,7 +38,6 @@ enum {
     TOUCHED = 16,         /* the byte that is written to wake */
     MAKING = 0,           /* the byte that is locked to make the file */
     FIRST_SEAT_BYTE = 64, /* and those that are locked to hold a seat */
-    LATE_MS = 5,          /* after which who is first in line, with the gate open, has lost it */
 };
 
 #define MAGIC UINT64_C(0x3265646973706c00) /* and the version of what follows */
@@ -68,7 +67,8 @@ _Static_assert(offsetof(shared, touched) == TOUCHED, "the byte that wakes is unu
 struct side {
     shared *map; /* NULL: there is no file that could be used */
     int fd, notify;
-    int seat; /* -1: it has none */
+    int seat;          /* -1: it has none */
+    lapse_ns patience; /* with who is first in line and does not enter the open gate */
     bool sleeps;
     char boot[LP_BOOT_LEN + 4];
     char path[]; /* of the side file */
@@ -203,6 +203,7 @@ side *lp_side_open(const char *database, const char *boot, bool sleeps)
     strncpy(b->boot, boot, sizeof b->boot - 1);
     b->fd = b->seat = -1;
     b->sleeps = sleeps;
+    b->patience = LAPSE_MS(20);
     b->notify = sleeps ? inotify_init1(IN_NONBLOCK | IN_CLOEXEC) : -1;
     open_side(b, database);
     return b;
@@ -256,8 +257,9 @@ static seat *first_in_line(shared *m, const seat *mine)
 
 /* Until all who came before have entered. One that does not although the gate is open is not
  * there any more, or not awake: its ticket is void. */
-static void stand_in_line(shared *m, const seat *mine, lapse_ns until)
+static void stand_in_line(const side *b, const seat *mine, lapse_ns until)
 {
+    shared *m = b->map;
     seat *first;
     while ((first = first_in_line(m, mine)) && lp_clock_monotonic() < until) {
         uint32_t turn = atomic_load(&m->turns);
@@ -265,7 +267,7 @@ static void stand_in_line(shared *m, const seat *mine, lapse_ns until)
         bool shut = atomic_load(&m->inside) != 0;
         if (first_in_line(m, mine) != first)
             continue;
-        futex_wait(&m->turns, turn, LAPSE_MS(LATE_MS));
+        futex_wait(&m->turns, turn, b->patience);
         bool stands = atomic_load(&m->turns) == turn && !atomic_load(&m->inside) && !shut;
         if (stands)
             atomic_compare_exchange_strong(&first->ticket, &ticket, 0);
@@ -301,7 +303,7 @@ bool lp_side_enter(side *b, lapse_ns limit)
     seat *mine = b->seat >= 0 ? &m->seats[b->seat] : NULL;
     if (mine) {
         atomic_store(&mine->ticket, atomic_fetch_add(&m->tickets, 1) + 1);
-        stand_in_line(m, mine, until);
+        stand_in_line(b, mine, until);
     }
     bool inside = lock_gate(&m->gate, until);
     if (mine)
@@ -309,6 +311,19 @@ bool lp_side_enter(side *b, lapse_ns limit)
     if (inside)
         note_entry(m);
     return inside;
+}
+
+int lp_side_waiting(const side *b)
+{
+    int n = 0;
+    for (int i = 0; b->map && i < SEATS; i++)
+        n += atomic_load(&b->map->seats[i].ticket) != 0;
+    return n;
+}
+
+void lp_side_set_patience(side *b, lapse_ns patience)
+{
+    b->patience = patience;
 }
 
 void lp_side_leave(side *b)

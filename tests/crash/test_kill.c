@@ -120,7 +120,7 @@ static int work_until_empty(int argc, char **argv)
         void *arg = NULL;
         die_at(BEFORE_CLAIM);
         result = me.takes ? lapse_take(me.s, "q", LAPSE_MS(20), &order)
-                       : lapse_begin(me.s, LAPSE_FOREVER, &order, &fn, &arg);
+                          : lapse_begin(me.s, LAPSE_FOREVER, &order, &fn, &arg);
         if (result == 1)
             result = work_on(order, fn, arg);
         else if (result == 0 && is_empty())
@@ -203,7 +203,8 @@ static void judge(fleet *f, long count)
         int stale = atomic_load(&f->l->lost[i]);
         ck_assert_msg(ran >= 1, "order %ld is lost", i);
         ck_assert_msg(ran <= 1 + hits + stale,
-                      "order %ld ran %d times; %d kills hit it, %d leases ended", i, ran, hits, stale);
+                      "order %ld ran %d times; %d kills hit it, %d leases ended", i, ran, hits,
+                      stale);
         ck_assert_msg(atomic_load(&f->l->done[i]) <= 1 + hits, "order %ld was done twice", i);
         runs += ran;
         most = ran > most ? ran : most;

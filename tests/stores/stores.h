@@ -83,6 +83,9 @@ void new_path(char *out, size_t size, const char *name);
 
 /* -- Orders ---------------------------------------------------------------------------- */
 
+/* put_many with one call: durable stores write once. */
+void put_batch(lapse *s, const char *queue, const char *prefix, int count, lapse_ns delay);
+
 /* Settle, which must succeed. */
 void settle(lapse *s, int64_t fence, lapse_verdict verdict);
 

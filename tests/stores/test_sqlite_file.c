@@ -176,8 +176,12 @@ static void write_golden(void)
     j.payload_len = 4;
     ask(&b, &j);
     lp_loan *l = claim_one(&b, "dead");
-    lp_job die = {.op = LP_DIE, .row = l->row, .fence = l->fence, .counted = true,
-                  .reason = LAPSE_REASON_REJECTED, .error = "no such order"};
+    lp_job die = {.op = LP_DIE,
+                  .row = l->row,
+                  .fence = l->fence,
+                  .counted = true,
+                  .reason = LAPSE_REASON_REJECTED,
+                  .error = "no such order"};
     ask(&b, &die);
     free_loans(l);
     schedule(&b, "ended", 0);
@@ -253,8 +257,9 @@ END_TEST
 /* What is written today is what the newest golden file holds. */
 START_TEST(the_newest_golden_file_is_of_these_tables)
 {
-    static const char schema[] = "SELECT group_concat(sql, ';') FROM"
-                                 " (SELECT sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name)";
+    static const char schema[] =
+        "SELECT group_concat(sql, ';') FROM"
+        " (SELECT sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name)";
     char *text[2];
     for (int i = 0; i < 2; i++) {
         unlink(path_of("orders.db"));
@@ -373,7 +378,7 @@ START_TEST(p64_the_order_and_its_timeout_are_committed_together)
     int64_t generation = lapse_sqlite_put(app, &spec);
     ck_assert_int_gt(generation, 0);
     ck_assert_int_eq(lapse_sqlite_put(app, &spec), LAPSE_EEXISTS);
-    ck_assert_int_eq(state_of(&b, "OID1"), 0); /* Not before the commit. */
+    ck_assert_int_eq(state_of(&b, "OID1"), 0);       /* Not before the commit. */
     sql(app, "INSERT INTO orders VALUES ('after')"); /* The refusal ended nothing. */
     sql(app, "COMMIT");
     ck_assert_int_eq(number(app, "SELECT count(*) FROM orders"), 2);
