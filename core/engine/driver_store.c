@@ -241,7 +241,7 @@ static void ask_all(lapse *s, lp_request *requests, size_t count, lapse_ns now)
     s->inside++;
     pthread_mutex_unlock(&s->lock);
     bool lost[TOGETHER] = {false};
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = count; i-- > 0;) /* Once the last has come, all have: one sleep. */
         lost[i] = calls[i] && !await(calls[i], deadline);
     pthread_mutex_lock(&s->lock);
     s->inside--;

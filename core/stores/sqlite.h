@@ -167,6 +167,7 @@ typedef struct session {
 
     /* The transaction that is under way. */
     bool writes;     /* it may */
+    bool careful;    /* what goes wrong with one order is undone by a savepoint */
     bool durable;    /* what it writes is safe when it returns */
     bool need_sync;  /* it should have been that */
     bool changed;    /* it has written something */
@@ -387,5 +388,11 @@ int lp_sqlite_turn(sqlite_store *d, lp_turn *t); /* of an open store */
 int lp_sqlite_begin_write(sqlite_store *d, bool durable);
 int lp_sqlite_commit(session *s);
 void lp_sqlite_roll_back(session *s);
+/* Whether the whole transaction is lost, not only what failed last. */
+bool lp_sqlite_is_lost(session *s);
+/* Around what may be undone alone, in a careful transaction; false: it cannot go on. */
+bool lp_sqlite_mark(session *s);
+bool lp_sqlite_keep(session *s);
+bool lp_sqlite_undo(session *s);
 
 #endif

@@ -13,7 +13,7 @@
  * Who schedules something earlier than a sleeper's next writes one byte to the file, and
  * inotify tells all sleepers. Either the sleeper sees what was scheduled, or the other sees
  * that it sleeps: both write first and read then. */
-#define _GNU_SOURCE /* pthread_mutex_clocklock, F_OFD_SETLK */
+#define _GNU_SOURCE /* F_OFD_SETLK */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -37,6 +37,7 @@ enum {
     SIZE = 8192,
     TOUCHED = 16,         /* the byte that is written to wake */
     MAKING = 0,           /* the byte that is locked to make the file */
+    LOOK_MS = 20,         /* how often to look whether the holder of the gate died */
     FIRST_SEAT_BYTE = 64, /* and those that are locked to hold a seat */
 };
 
@@ -55,6 +56,7 @@ typedef struct shared {
     char touched[8];
     char boot[LP_BOOT_LEN + 4];
     _Atomic uint32_t turns;   /* how often the gate was entered; a futex */
+    _Atomic uint32_t left;    /* and left; another */
     _Atomic uint32_t inside;  /* 1: somebody is, or died there */
     _Atomic uint64_t tickets; /* given so far */
     pthread_mutex_t gate;
@@ -281,17 +283,29 @@ static bool is_locked(pthread_mutex_t *gate, int rc)
     return rc == 0 || rc == EOWNERDEAD;
 }
 
-static bool lock_gate(pthread_mutex_t *gate, lapse_ns until)
+/* Wake whoever waits for this number to change, if somebody may. */
+static void change(shared *m, _Atomic uint32_t *number)
 {
-    struct timespec t = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
-    return is_locked(gate, pthread_mutex_clocklock(gate, CLOCK_MONOTONIC, &t));
+    atomic_fetch_add(number, 1);
+    for (int i = 0; i < SEATS; i++)
+        if (atomic_load(&m->seats[i].ticket)) {
+            syscall(SYS_futex, number, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+            return;
+        }
 }
 
-static void note_entry(shared *m)
+/* Nobody tells when the holder dies: it is looked for now and then. */
+static bool lock_gate(shared *m, lapse_ns until)
 {
-    atomic_store(&m->inside, 1);
-    atomic_fetch_add(&m->turns, 1);
-    syscall(SYS_futex, &m->turns, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    for (;;) {
+        uint32_t left = atomic_load(&m->left);
+        if (is_locked(&m->gate, pthread_mutex_trylock(&m->gate)))
+            return true;
+        lapse_ns rest = until - lp_clock_monotonic();
+        if (rest <= 0)
+            return false;
+        futex_wait(&m->left, left, rest < LAPSE_MS(LOOK_MS) ? rest : LAPSE_MS(LOOK_MS));
+    }
 }
 
 bool lp_side_enter(side *b, lapse_ns limit)
@@ -305,11 +319,13 @@ bool lp_side_enter(side *b, lapse_ns limit)
         atomic_store(&mine->ticket, atomic_fetch_add(&m->tickets, 1) + 1);
         stand_in_line(b, mine, until);
     }
-    bool inside = lock_gate(&m->gate, until);
+    bool inside = lock_gate(m, until);
     if (mine)
         atomic_store(&mine->ticket, 0);
-    if (inside)
-        note_entry(m);
+    if (inside) {
+        atomic_store(&m->inside, 1);
+        change(m, &m->turns);
+    }
     return inside;
 }
 
@@ -330,6 +346,7 @@ void lp_side_leave(side *b)
 {
     atomic_store(&b->map->inside, 0);
     pthread_mutex_unlock(&b->map->gate);
+    change(b->map, &b->map->left);
 }
 
 /* -- Sleeping and waking -- */

@@ -107,34 +107,48 @@ static void answer_job(session *s, lp_job *j)
 
 /* -- Answering a turn -- */
 
-/* Whether the whole transaction is lost, not only what one job did. */
-static bool is_lost(session *s)
+bool lp_sqlite_is_lost(session *s)
 {
     int rc = s->failed & 0xff;
     return rc == SQLITE_FULL || rc == SQLITE_IOERR || rc == SQLITE_BUSY || rc == SQLITE_READONLY ||
            sqlite3_get_autocommit(s->db);
 }
 
+bool lp_sqlite_mark(session *s)
+{
+    return lp_sqlite_flush(s) && lp_sqlite_do(s, ST_JOB_BEGIN);
+}
+
+bool lp_sqlite_keep(session *s)
+{
+    return lp_sqlite_do(s, ST_JOB_END);
+}
+
+bool lp_sqlite_undo(session *s)
+{
+    s->failed = 0;
+    return lp_sqlite_do(s, ST_JOB_UNDO) && lp_sqlite_do(s, ST_JOB_END) && lp_sqlite_reload(s);
+}
+
 /* One job behind a savepoint; false when the turn cannot go on. */
 static bool answer_carefully(session *s, lp_job *j)
 {
-    if (!lp_sqlite_flush(s) || !lp_sqlite_do(s, ST_JOB_BEGIN))
+    if (!lp_sqlite_mark(s))
         return false;
     uint64_t dropped = s->dead_dropped;
     int64_t first = s->first;
     answer_job(s, j);
     if (s->failed == 0 && lp_sqlite_flush(s))
-        return lp_sqlite_do(s, ST_JOB_END);
-    if (is_lost(s))
+        return lp_sqlite_keep(s);
+    if (lp_sqlite_is_lost(s))
         return false;
     int code = lp_sqlite_error(s);
     undo_answer(j);
-    s->failed = 0;
     s->dead_dropped = dropped;
     s->first = first;
     j->answer = code;
     j->detail = strdup(lapse_error_detail());
-    return lp_sqlite_do(s, ST_JOB_UNDO) && lp_sqlite_do(s, ST_JOB_END) && lp_sqlite_reload(s);
+    return lp_sqlite_undo(s);
 }
 
 static bool answer_all(session *s, lp_turn *t, int how)
@@ -222,6 +236,7 @@ int lp_sqlite_begin_write(sqlite_store *d, bool durable)
     s->failed = 0;
     s->writes = true;
     s->durable = durable;
+    s->careful = false;
     if (!set_sync(d, s->durable ? LP_SYNC_FULL : LP_SYNC_NORMAL) ||
         !lp_sqlite_do(s, ST_BEGIN_WRITE))
         return lp_sqlite_error(s);
@@ -234,10 +249,11 @@ static int write_once(sqlite_store *d, lp_turn *t, int how)
     uint64_t dead_dropped = s->dead_dropped;
     bool gate = lp_side_enter(d->beside, d->options.busy);
     int code = lp_sqlite_begin_write(d, (how & DURABLY) != 0);
+    s->careful = (how & CAREFULLY) != 0;
     if (code == LAPSE_OK)
         code = write_all(d, t, how);
     if (code < 0) {
-        s->lost = is_lost(s);
+        s->lost = lp_sqlite_is_lost(s);
         lp_sqlite_roll_back(s);
         undo_turn(s, t, dead_dropped);
     }
@@ -252,7 +268,7 @@ static int write_turn(sqlite_store *d, lp_turn *t, int how)
     int code = write_once(d, t, how);
     if (code < 0 && s->need_sync && !s->failed)
         code = write_once(d, t, how |= DURABLY);
-    bool again = code < 0 && s->failed && !s->lost && t->job_count > 0;
+    bool again = code < 0 && s->failed && !s->lost;
     if (again && !(how & CAREFULLY)) {
         code = write_once(d, t, how | CAREFULLY);
         if (code < 0 && s->need_sync && !s->failed)
@@ -283,6 +299,8 @@ static int read_turn(sqlite_store *d, lp_turn *t)
     lp_sqlite_reset(s);
     if (code == LAPSE_OK && !lp_sqlite_do(s, ST_COMMIT))
         code = lp_sqlite_error(s);
+    if (code < 0 && s->failed && !lp_sqlite_is_lost(s))
+        code = 1; /* Something is damaged: with care, only what asks for it fails. */
     if (code != LAPSE_OK) {
         lp_sqlite_roll_back(s);
         undo_turn(s, t, dead_dropped);

@@ -134,16 +134,20 @@ int stores_main(const char *name, void (*fill)(Suite *suite))
 
 /* -- Places ------------------------------------------------------------------------------ */
 
+void add_option(place *p, const char *option)
+{
+    size_t length = strlen(p->url);
+    snprintf(p->url + length, sizeof p->url - length, "%c%s",
+             strchr(p->url, '?') != NULL ? '&' : '?', option);
+}
+
 place new_place(int store, const char *options)
 {
     const struct row *row = row_of(store);
     place p = {.store = store, .tick = row->tick};
     row_url(row, p.url, sizeof p.url);
-    if (options != NULL) {
-        size_t length = strlen(p.url);
-        snprintf(p.url + length, sizeof p.url - length, "%c%s",
-                 strchr(p.url, '?') != NULL ? '&' : '?', options);
-    }
+    if (options != NULL)
+        add_option(&p, options);
     return p;
 }
 

@@ -328,6 +328,31 @@ START_TEST(p56_one_bad_order_does_not_hold_back_the_others)
 }
 END_TEST
 
+/* What cannot even be claimed is passed over, and what was asked in the same turn is done. */
+START_TEST(an_order_that_cannot_be_claimed_is_passed_over)
+{
+    bench b = open_bench("");
+    schedule(&b, "bad", 0);
+    schedule(&b, "good", 0);
+    poke("CREATE TRIGGER t BEFORE UPDATE ON lapse_order WHEN new.id = CAST('bad' AS BLOB)"
+         " BEGIN SELECT RAISE(ABORT, 'it is stuck'); END");
+    static const char *const queues[] = {""};
+    lp_want w = {.queues = queues, .queue_count = 1, .most = 1};
+    lp_job j = schedule_job("more", b.now + LAPSE_SECONDS(1)), *jobs[] = {&j};
+    lp_loan *l;
+    ck_assert_int_eq(run_turn(&b, jobs, 1, &w, 1, &l), 0);
+    ck_assert_int_gt(j.answer, 0);
+    ck_assert_ptr_nonnull(l);
+    ck_assert_str_eq(l->id, "good");
+    ck_assert_int_gt(w.next, b.now); /* Nobody tries again and again. */
+    free_loans(l);
+    ck_assert_int_eq(state_of(&b, "bad"), LAPSE_STATE_PENDING);
+    poke("DROP TRIGGER t");
+    free_loans(claim_one(&b, "bad"));
+    close_bench(&b);
+}
+END_TEST
+
 START_TEST(a_damaged_row_is_told_apart)
 {
     bench b = open_bench("");
@@ -508,6 +533,7 @@ static void fill(TCase *tests)
     tcase_add_test(tests, every_version_so_far_can_be_opened);
     tcase_add_test(tests, the_newest_golden_file_is_of_these_tables);
     tcase_add_test(tests, p56_one_bad_order_does_not_hold_back_the_others);
+    tcase_add_test(tests, an_order_that_cannot_be_claimed_is_passed_over);
     tcase_add_test(tests, a_damaged_row_is_told_apart);
     tcase_add_test(tests, p64_the_order_and_its_timeout_are_committed_together);
     tcase_add_test(tests, p64_the_tables_are_made_by_who_comes_first);
