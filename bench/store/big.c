@@ -27,13 +27,20 @@ static double most_resident(pid_t pid)
     return kilobytes * 1024 / 1e6;
 }
 
-/* Schedule what is due at once, then orders like the others, and die. */
+static void put_in_child(const store_peer *peer, void *arg)
+{
+    (void)arg;
+    peer->join();
+    put_due(peer, DUE);
+    peer->leave();
+}
+
+/* Schedule some more and die. */
 static void use_and_die(const store_peer *peer, void *arg)
 {
     uint64_t seed = *(uint64_t *)arg;
     store_order order;
     peer->join();
-    put_due(peer, DUE);
     void *link = peer->connect();
     for (int i = 0; i < LAST; i++) {
         make_order(&order, &seed);
@@ -47,6 +54,9 @@ void run_big(const store_peer *peer, size_t n, uint64_t seed)
     const char *folder = folder_make(peer, n);
     if (n)
         result_add("disk_bytes", (double)folder_bytes(folder) / (double)n);
+    peer->start(folder, STORE_FILL);
+    in_child(put_in_child, peer, NULL, false);
+    peer->stop();
     peer->start(folder, STORE_MEASURE);
     in_child(use_and_die, peer, &seed, true);
     if (peer->crash)

@@ -1,6 +1,5 @@
 /* callers.c - schedule and cancel: some callers, each of which waits until its order is kept
  * for good before it makes the next call. */
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,20 +108,15 @@ static void add_results(const caller *callers, unsigned count, int64_t spent, si
 
 /* -- Workloads -- */
 
-/* The folder that it is in. */
-static const char *begin(const store_peer *peer, size_t n, caller *callers, unsigned count,
-                         uint64_t seed, bool (*call)(caller *))
+static void connect_all(const store_peer *peer, caller *callers, unsigned count, uint64_t seed,
+                        bool (*call)(caller *))
 {
-    const char *folder = folder_make(peer, n);
-    peer->start(folder, STORE_MEASURE);
-    peer->join();
     for (unsigned i = 0; i < count; i++)
         callers[i] = (caller){.peer = peer,
                               .link = peer->connect(),
                               .seed = seed * 1000 + i,
                               .took = bench_alloc(CALLS_MAX, sizeof(uint32_t)),
                               .call = call};
-    return folder;
 }
 
 static int64_t call(caller *callers, unsigned count)
@@ -137,25 +131,28 @@ static int64_t call(caller *callers, unsigned count)
     return wall_ns() - start;
 }
 
-static void end(const store_peer *peer, const char *folder, caller *callers, unsigned count)
+static void disconnect_all(const store_peer *peer, caller *callers, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
         peer->disconnect(callers[i].link);
         free(callers[i].took);
     }
-    peer->leave();
-    peer->stop();
-    folder_remove(folder);
 }
 
 static void run_callers(const store_peer *peer, size_t n, uint64_t seed, unsigned count,
                         size_t batch, bool (*kind)(caller *))
 {
     caller callers[CALLERS_MAX];
-    const char *folder = begin(peer, n, callers, count, seed, kind);
+    const char *folder = folder_make(peer, n);
+    peer->start(folder, STORE_MEASURE);
+    peer->join();
+    connect_all(peer, callers, count, seed, kind);
     int64_t spent = call(callers, count);
     add_results(callers, count, spent, batch, "schedule_ns");
-    end(peer, folder, callers, count);
+    disconnect_all(peer, callers, count);
+    peer->leave();
+    peer->stop();
+    folder_remove(folder);
 }
 
 void run_callers_1(const store_peer *peer, size_t n, uint64_t seed)
@@ -178,13 +175,19 @@ void run_many(const store_peer *peer, size_t n, uint64_t seed)
     run_callers(peer, n, seed, 1, BATCH, schedule_many);
 }
 
-static store_order *put_orders(const store_peer *peer, void *link, size_t count, uint64_t seed)
+static store_order *put_orders(const store_peer *peer, const char *folder, uint64_t seed)
 {
-    store_order *orders = bench_alloc(count, sizeof *orders);
-    for (size_t i = 0; i < count; i++)
+    store_order *orders = bench_alloc(CANCELLED, sizeof *orders);
+    for (size_t i = 0; i < CANCELLED; i++)
         make_order(&orders[i], &seed);
-    for (size_t i = 0; i < count; i += STORE_BATCH)
-        peer->put(link, orders + i, count - i < STORE_BATCH ? count - i : STORE_BATCH);
+    peer->start(folder, STORE_FILL);
+    peer->join();
+    void *link = peer->connect();
+    for (size_t i = 0; i < CANCELLED; i += STORE_BATCH)
+        peer->put(link, orders + i, CANCELLED - i < STORE_BATCH ? CANCELLED - i : STORE_BATCH);
+    peer->disconnect(link);
+    peer->leave();
+    peer->stop();
     return orders;
 }
 
@@ -192,8 +195,11 @@ static store_order *put_orders(const store_peer *peer, void *link, size_t count,
 void run_cancel(const store_peer *peer, size_t n, uint64_t seed)
 {
     caller callers[CALLERS_MAX];
-    const char *folder = begin(peer, n, callers, CALLERS_MAX, seed, cancel_one);
-    store_order *orders = put_orders(peer, callers[0].link, CANCELLED, seed << 32);
+    const char *folder = folder_make(peer, n);
+    store_order *orders = put_orders(peer, folder, seed << 32);
+    peer->start(folder, STORE_MEASURE);
+    peer->join();
+    connect_all(peer, callers, CALLERS_MAX, seed, cancel_one);
     size_t share = CANCELLED / CALLERS_MAX;
     for (size_t i = 0; i < CALLERS_MAX; i++) {
         callers[i].orders = orders + i * share;
@@ -201,6 +207,9 @@ void run_cancel(const store_peer *peer, size_t n, uint64_t seed)
     }
     int64_t spent = call(callers, CALLERS_MAX);
     add_results(callers, CALLERS_MAX, spent, 1, "cancel_ns");
-    end(peer, folder, callers, CALLERS_MAX);
+    disconnect_all(peer, callers, CALLERS_MAX);
+    peer->leave();
+    peer->stop();
+    folder_remove(folder);
     free(orders);
 }

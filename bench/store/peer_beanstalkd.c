@@ -44,15 +44,18 @@ static const char *find_server(void)
     return NULL;
 }
 
+/* With the options that beanstalkd sets on the sockets it makes; accepted ones inherit them. */
 static int listen_somewhere(void)
 {
     socklen_t size = sizeof address;
+    int on = 1;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     address =
         (struct sockaddr_in){.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 ||
         getsockname(fd, (struct sockaddr *)&address, &size) != 0 || listen(fd, 1024) != 0)
         bench_die("no port on the loopback: %s", strerror(errno));
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     return fd;
 }
 
@@ -68,31 +71,6 @@ static void exec_server(int listening, const char *folder, const char *const fla
         _exit(126);
     execl(find_server(), "beanstalkd", "-b", folder, flags[0], flags[1], (char *)NULL);
     _exit(127);
-}
-
-static void start_server(const char *folder, const char *const flags[2])
-{
-    int listening = listen_somewhere();
-    server_pid = fork();
-    if (server_pid < 0)
-        bench_die("no process");
-    if (server_pid == 0)
-        exec_server(listening, folder, flags);
-    close(listening);
-}
-
-static const char *const never[2] = {"-F", NULL};
-
-static void start_f0(const char *folder, store_use use)
-{
-    static const char *const always[2] = {"-f", "0"};
-    start_server(folder, use == STORE_FILL ? never : always);
-}
-
-static void start_default(const char *folder, store_use use)
-{
-    static const char *const nothing[2] = {NULL, NULL};
-    start_server(folder, use == STORE_FILL ? never : nothing);
 }
 
 static void end_server(int with)
@@ -187,6 +165,37 @@ __attribute__((format(printf, 2, 3))) static const char *ask(link_ *l, const cha
     va_end(args);
     send_all(l, (size_t)len);
     return read_line(l);
+}
+
+/* -- Start -- */
+
+/* Until it answers, which is when it has read its log. */
+static void start_server(const char *folder, const char *const flags[2])
+{
+    int listening = listen_somewhere();
+    server_pid = fork();
+    if (server_pid < 0)
+        bench_die("no process");
+    if (server_pid == 0)
+        exec_server(listening, folder, flags);
+    close(listening);
+    link_ *l = connect_();
+    ask(l, "list-tube-used\r\n");
+    disconnect(l);
+}
+
+static const char *const never[2] = {"-F", NULL};
+
+static void start_f0(const char *folder, store_use use)
+{
+    static const char *const always[2] = {"-f", "0"};
+    start_server(folder, use == STORE_FILL ? never : always);
+}
+
+static void start_default(const char *folder, store_use use)
+{
+    static const char *const nothing[2] = {NULL, NULL};
+    start_server(folder, use == STORE_FILL ? never : nothing);
 }
 
 /* -- Orders -- */

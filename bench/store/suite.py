@@ -1,6 +1,7 @@
 """What `bench/run store` runs: the durable store beside others, one process for each run.
 
-Its stores lie below LAPSE_BENCH_DIR (default: the build folder): the disk there is what is measured.
+Its stores lie below LAPSE_BENCH_DIR (default: the build folder): the disk there is what is
+measured.
 """
 
 import atexit

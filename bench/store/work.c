@@ -1,6 +1,5 @@
 /* work.c - claim and settle: orders that are due, some threads or some processes that share
  * them. Every claim is noted in memory that all processes share, so that none goes unseen. */
-#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -115,11 +114,11 @@ static void work_in_child(const store_peer *peer, unsigned number, unsigned thre
 
 /* -- All -- */
 
-static void wait_for_all(unsigned processes)
+static void wait_for_all(const pid_t *pids, unsigned processes)
 {
     for (unsigned i = 0; i < processes; i++) {
         int status;
-        if (wait(&status) < 0 || status != 0)
+        if (waitpid(pids[i], &status, 0) < 0 || status != 0)
             bench_die("a process that claims ended with status %#x", (unsigned)status);
     }
 }
@@ -127,17 +126,18 @@ static void wait_for_all(unsigned processes)
 static void work_in_children(const store_peer *peer, unsigned processes, unsigned threads)
 {
     board *b = shared_board;
+    pid_t pids[PROCESSES];
     for (unsigned i = 0; i < processes; i++) {
-        pid_t pid = fork();
-        if (pid < 0)
+        pids[i] = fork();
+        if (pids[i] < 0)
             bench_die("no process");
-        if (pid == 0)
+        if (pids[i] == 0)
             work_in_child(peer, i, threads);
     }
     while (b->ready < processes)
         pause_ms(1);
     b->start = wall_ns();
-    wait_for_all(processes);
+    wait_for_all(pids, processes);
 }
 
 work_result work(const store_peer *peer, unsigned processes, unsigned threads, size_t count)
@@ -163,8 +163,7 @@ work_result work(const store_peer *peer, unsigned processes, unsigned threads, s
         r.fewest = claims < r.fewest ? claims : r.fewest;
         r.most = claims > r.most ? claims : r.most;
     }
-    munmap(b, sizeof *b + count);
-    return r;
+    return r; /* The board stays: the last callback may not have returned yet. */
 }
 
 void put_due(const store_peer *peer, size_t count)
@@ -191,8 +190,10 @@ static void run_work(const store_peer *peer, size_t n, unsigned processes, unsig
 {
     size_t count = DUE;
     const char *folder = folder_make(peer, n);
-    peer->start(folder, STORE_MEASURE);
+    peer->start(folder, STORE_FILL);
     in_child(put_in_child, peer, &count, false);
+    peer->stop();
+    peer->start(folder, STORE_MEASURE);
     if (processes == 1)
         peer->join();
     work_result r = work(peer, processes, threads, count);

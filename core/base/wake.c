@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -39,14 +40,41 @@ void lp_wake_now(int fd)
     lp_wake_at(fd, 1);
 }
 
-int lp_wake_wait(int fd, lapse_ns timeout)
+int lp_bell_open(void)
 {
-    struct pollfd p = {.fd = fd, .events = POLLIN};
+    int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    return fd < 0 ? lp_fail_system("eventfd", errno) : fd;
+}
+
+void lp_bell_ring(int fd)
+{
+    eventfd_write(fd, 1);
+}
+
+void lp_bell_quiet(int fd)
+{
+    eventfd_t rings;
+    eventfd_read(fd, &rings);
+}
+
+int lp_wake_wait_any(const int *fds, int count, lapse_ns timeout)
+{
+    struct pollfd p[4];
     struct timespec limit = to_timespec(timeout < 0 ? 0 : timeout);
-    int n = ppoll(&p, 1, timeout == LAPSE_FOREVER ? NULL : &limit, NULL);
+    for (int i = 0; i < count; i++)
+        p[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
+    int n = ppoll(p, (nfds_t)count, timeout == LAPSE_FOREVER ? NULL : &limit, NULL);
     if (n < 0)
         return errno == EINTR ? LAPSE_EINTR : 0;
-    return n;
+    int readable = 0;
+    for (int i = 0; i < count; i++)
+        readable |= p[i].revents ? 1 << i : 0;
+    return readable;
+}
+
+int lp_wake_wait(int fd, lapse_ns timeout)
+{
+    return lp_wake_wait_any(&fd, 1, timeout);
 }
 
 void lp_wake_pause(lapse_ns duration)

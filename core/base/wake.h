@@ -20,6 +20,16 @@ void lp_wake_at(int fd, lapse_ns instant);
 
 void lp_wake_now(int fd);
 
+/* A descriptor that is readable from a ring until it is quieted: an eventfd. Ringing costs a
+ * tenth of arming a timer with a time that has passed. */
+int lp_bell_open(void); /* the descriptor, or LAPSE_ESYSTEM */
+void lp_bell_ring(int fd);
+void lp_bell_quiet(int fd);
+
+/* Wait until one of `count` descriptors (up to 4; those below 0 are left out) is readable, or
+ * `timeout` passed: a set of bits, 1 << i for the i-th, or 0, or LAPSE_EINTR. */
+int lp_wake_wait_any(const int *fds, int count, lapse_ns timeout);
+
 /* Wait until it is readable or `timeout` passed (LAPSE_FOREVER: no limit).
  * 1, 0 when time passed, or LAPSE_EINTR. */
 int lp_wake_wait(int fd, lapse_ns timeout);

@@ -404,6 +404,15 @@ void lp_book_cancelled(lapse *s, const lp_job *booked, lp_queue *q)
         book(s, q, LP_END, LAPSE_REASON_NONE, true, false, 1);
 }
 
+/* Whether only the store knows if the claim still holds its order: a taker renews by itself,
+ * and a callback's lease may have ended where it could not be renewed. */
+static bool must_wait(const lapse *s, const lp_claim *c, lapse_verdict verdict, lapse_ns now)
+{
+    if (!s->driver || verdict == LAPSE_GIVE_BACK)
+        return false;
+    return !c->runs_callback || !lp_driver_is_assured(c, now);
+}
+
 int lp_settle(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns delay, const char *error,
               lapse_ns now, lp_task *t)
 {
@@ -418,7 +427,9 @@ int lp_settle(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns delay, cons
             end(&t->r);
         c->no_more = c->no_more && !wished; /* It was done all the same. */
     }
-    t->r.waits = s->driver && !c->runs_callback && verdict != LAPSE_GIVE_BACK;
+    t->r.waits = must_wait(s, c, verdict, now);
+    if (t->r.waits)
+        c->lease_end = LAPSE_FOREVER; /* Nobody is to lose it meanwhile. */
     lp_ask(s, t, now);
     bool refused = t->r.answer < 0; /* by a store that others use too */
     if (t->r.answer == 1) {         /* Cancelled by one of them: it ended instead. */
@@ -497,7 +508,6 @@ int lapse_settle(lapse *s, int64_t fence, lapse_verdict verdict, lapse_ns delay,
             return code; /* In a child that the hook forked. */
     }
     lp_task t;
-    c->lease_end = LAPSE_FOREVER; /* Nor lose it, while the store is asked. */
     code = lp_settle(s, c, verdict, delay, error, lp_engine_now(s), &t);
     lp_leave(s);
     lp_finish(s, &t);

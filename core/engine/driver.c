@@ -2,14 +2,11 @@
  *
  * The lock is held while a turn is planned and while its answers are passed on, never
  * while the store works. */
-#define _GNU_SOURCE /* ppoll */
 #include "engine/driver.h"
 
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/error.h"
 #include "base/wake.h"
@@ -30,8 +27,10 @@ static lapse_ns earlier(lapse_ns a, lapse_ns b)
 
 void lp_driver_wake(lp_driver *d)
 {
-    if (d->sleeping)
-        lp_wake_now(d->wake);
+    if (!d->sleeping || d->woken)
+        return;
+    d->woken = true;
+    lp_bell_ring(d->bell);
 }
 
 void lp_driver_poke(lp_driver *d)
@@ -276,27 +275,54 @@ static void plan_push(lp_driver *d, unsigned demand, lapse_ns now)
 static lp_call *drop_take(lp_driver *d, lp_call **at)
 {
     lp_call *c = *at;
-    *at = c->next_take;
+    *at = c->next;
     (void)d;
     return c;
 }
 
-/* A taker's call is answered with its job's answer; its loan, if any, is the caller's. */
+/* The caller is woken once the lock is dropped, so that he does not run into it. */
 static void answer_call(lp_driver *d, lp_call *c)
 {
     if (c->submitted) {
         lp_deliver_answer(d->s, c->submitted);
         return;
     }
-    int waiting = CALL_WAITING;
-    if (atomic_compare_exchange_strong(&c->state, &waiting, CALL_ANSWERED)) {
-        sem_post(&c->answered);
-        return;
-    }
+    c->next = NULL;
+    *d->answered_end = c;
+    d->answered_end = &c->next;
+}
+
+/* Nobody waits for this answer any more. */
+static void forget_call(lp_driver *d, lp_call *c)
+{
     if (c->loan)
         lp_driver_give_back(d, c->loan);
     c->loan = NULL;
     lp_driver_free_call(c);
+}
+
+/* Under the lock, which it drops meanwhile. */
+static void wake_callers(lp_driver *d)
+{
+    lp_call *next, *c = d->answered, *abandoned = NULL;
+    d->answered = NULL;
+    d->answered_end = &d->answered;
+    pthread_mutex_unlock(&d->s->lock);
+    for (; c; c = next) {
+        int waiting = CALL_WAITING;
+        next = c->next;
+        if (atomic_compare_exchange_strong(&c->state, &waiting, CALL_ANSWERED)) {
+            sem_post(&c->answered);
+            continue;
+        }
+        c->next = abandoned;
+        abandoned = c;
+    }
+    pthread_mutex_lock(&d->s->lock);
+    for (c = abandoned; c; c = next) {
+        next = c->next;
+        forget_call(d, c);
+    }
 }
 
 /* The queues that takers of any queue do not take from. */
@@ -338,7 +364,7 @@ static void plan_takes(lp_driver *d)
             continue;
         }
         plan_take(d, c, d->plan.names + first, count);
-        at = &c->next_take;
+        at = &c->next;
         n++;
     }
 }
@@ -384,8 +410,8 @@ static void add_take(lp_driver *d, lp_call *c)
 {
     lp_call **at = &d->takes;
     while (*at)
-        at = &(*at)->next_take;
-    c->next_take = NULL;
+        at = &(*at)->next;
+    c->next = NULL;
     *at = c;
 }
 
@@ -573,7 +599,7 @@ static void take_loan(lp_driver *d, lp_call *c, lp_loan *l)
 {
     lp_call **at = &d->takes;
     while (*at && *at != c)
-        at = &(*at)->next_take;
+        at = &(*at)->next;
     if (!*at || c->loan) {
         lp_driver_give_back(d, l); /* More than was asked for. */
         return;
@@ -623,7 +649,7 @@ static void answer_polls(lp_driver *d)
     for (lp_call **at = &d->takes; *at;) {
         lp_call *c = *at;
         if (!c->once) {
-            at = &c->next_take;
+            at = &c->next;
             continue;
         }
         drop_take(d, at);
@@ -698,7 +724,7 @@ static void fail_turn(lp_driver *d, int code, lapse_ns now)
     for (lp_call **at = &d->takes; *at;) {
         lp_call *c = *at;
         if (!c->once) {
-            at = &c->next_take;
+            at = &c->next;
             continue;
         }
         drop_take(d, at);
@@ -790,24 +816,37 @@ static lapse_ns pause_left(const lp_driver *d)
     return left > 0 ? left : 0;
 }
 
-/* Until `at` of the engine's clock, a hint, a wake-up, or `limit` of real time. Under the
- * lock, which it drops meanwhile. */
+static void arm(lp_driver *d, lapse_ns at)
+{
+    if (at == d->armed)
+        return;
+    d->armed = at;
+    lp_wake_at(d->timer, at);
+}
+
+/* Until `at` of the engine's clock, a hint, a ring, or `limit` of real time. Under the lock,
+ * which it drops meanwhile. */
 static void sleep_until(lp_driver *d, lapse_ns at, lapse_ns limit)
 {
+    enum { TIMER = 1, BELL = 2, HINT = 4 };
     lapse *s = d->s;
-    struct pollfd fds[] = {{.fd = d->wake, .events = POLLIN},
-                           {.fd = d->ops->hint_fd(d->store), .events = POLLIN}};
-    struct timespec ts = {.tv_sec = limit / 1000000000, .tv_nsec = limit % 1000000000};
+    const int fds[] = {d->timer, d->bell, d->ops->hint_fd(d->store)};
     d->sleeping = true;
-    lp_wake_at(d->wake, s->options.clock ? LAPSE_FOREVER : at);
+    d->woken = false;
+    arm(d, s->options.clock ? LAPSE_FOREVER : at);
     lp_tell_settled(s);
     pthread_mutex_unlock(&s->lock);
-    ppoll(fds, 2, limit == LAPSE_FOREVER ? NULL : &ts, NULL);
-    if (fds[1].fd >= 0 && fds[1].revents)
+    int readable = lp_wake_wait_any(fds, 3, limit);
+    readable = readable < 0 ? 0 : readable;
+    if (readable & BELL)
+        lp_bell_quiet(d->bell);
+    if (readable & HINT)
         d->ops->hinted(d->store);
     pthread_mutex_lock(&s->lock);
     d->sleeping = false;
-    d->dirty = d->dirty || (fds[1].fd >= 0 && fds[1].revents);
+    if (readable & TIMER)
+        d->armed = INT64_MIN;
+    d->dirty = d->dirty || readable & HINT;
 }
 
 /* What the store may wake us for: only what somebody here could start. */
@@ -833,7 +872,8 @@ static void rest(lp_driver *d, lapse_ns at, lapse_ns now)
 
 static bool is_over(const lp_driver *d)
 {
-    return d->quit && !d->inbox && (!d->again || d->backoff) && !d->ready && !d->takes;
+    return d->quit && !d->inbox && (!d->again || d->backoff) && !d->ready && !d->takes &&
+           !d->answered;
 }
 
 static void *run(void *arg)
@@ -846,6 +886,10 @@ static void *run(void *arg)
         give_back_idle(d, now);
         if (s->stopped)
             refuse_takes(d);
+        if (d->answered) {
+            wake_callers(d);
+            continue;
+        }
         lapse_ns at = next_thing(d);
         if (at > now || pause_left(d) > 0)
             rest(d, at, now);
@@ -874,8 +918,10 @@ static void free_driver(lp_driver *d)
 {
     if (d->store)
         d->ops->close(d->store);
-    if (d->wake >= 0)
-        lp_wake_close(d->wake);
+    if (d->timer >= 0)
+        lp_wake_close(d->timer);
+    if (d->bell >= 0)
+        lp_wake_close(d->bell);
     for (size_t i = 0; i < d->queue_count; i++) {
         free(d->queues[i]->lateness);
         free(d->queues[i]->name);
@@ -891,9 +937,11 @@ static void free_driver(lp_driver *d)
 
 static int set_up(lp_driver *d, lp_store_config *config)
 {
-    d->wake = lp_wake_open();
-    if (d->wake < 0)
-        return d->wake;
+    d->armed = INT64_MIN;
+    d->timer = lp_wake_open();
+    d->bell = d->timer < 0 ? -1 : lp_bell_open();
+    if (d->timer < 0 || d->bell < 0)
+        return LAPSE_ESYSTEM;
     if (!lp_driver_queue(d, ""))
         return lp_fail_memory();
     return d->ops->open(config, &d->store);
@@ -908,6 +956,7 @@ int lp_driver_open(lapse *s, const lp_durable_ops *ops, lp_store_config *config,
     d->s = s;
     d->ops = ops;
     d->inbox_end = &d->inbox;
+    d->answered_end = &d->answered;
     d->push_next = d->take_next = d->poll_at = LAPSE_FOREVER;
     d->offline_since = LAPSE_FOREVER;
     config->lease = config->lease ? config->lease : LAPSE_SECONDS(30);

@@ -37,8 +37,8 @@ typedef struct lp_call {
     bool once;                      /* LP_TAKE: an answer also when there is none */
     lp_loan *loan;                  /* LP_TAKE: what was claimed */
     struct lp_submitted *submitted; /* whose answer is collected, not waited for */
-    struct lp_call *next_take;
-    lp_loan *withdrawn; /* from `ready`, for this call */
+    struct lp_call *next;           /* among `takes`, or `answered` */
+    lp_loan *withdrawn;             /* from `ready`, for this call */
     uint64_t cursor;
     lp_counts counts;
     lapse_info *infos; /* of job.infos */
@@ -69,19 +69,22 @@ typedef struct lp_driver {
     lp_plan plan;
     pthread_t thread; /* if `runs` */
     bool runs;
-    int wake; /* a descriptor as of wake.h */
+    int timer, bell; /* descriptors as of wake.h: what it sleeps on */
+    lapse_ns armed;  /* the timer; INT64_MIN: it has gone off */
 
     /* Under s->lock: */
     lp_job *inbox, **inbox_end;
     lp_job *again; /* settlements of a turn that failed */
     lp_call *takes;
-    lp_loan *ready, *ready_last; /* claimed for callbacks, not started; oldest first */
+    lp_call *answered, **answered_end; /* whose callers are to be woken */
+    lp_loan *ready, *ready_last;       /* claimed for callbacks, not started; oldest first */
     unsigned ready_count;
     lp_loan *started; /* callbacks that run */
     lp_queue **queues;
     size_t queue_count, queue_room;
 
     bool sleeping, quit;
+    bool woken;         /* since it went to sleep */
     bool dirty;         /* what is wanted has changed: look */
     lapse_ns push_next; /* when the next order can be claimed for a callback, and */
     lapse_ns take_next; /* for one of `takes`; as of the last turn */
@@ -158,7 +161,9 @@ void lp_driver_looked(lp_driver *d);
 lapse_ns lp_driver_timeout(const lp_driver *d, lapse_ns now);
 
 /* A claim's store-side facts. */
-bool lp_driver_has_lost(const lp_claim *claim);     /* another consumer has its order */
+bool lp_driver_has_lost(const lp_claim *claim);                 /* another consumer has its order */
+void lp_driver_note_lost(const lp_claim *claim);                /* the store says so */
+bool lp_driver_is_assured(const lp_claim *claim, lapse_ns now); /* its lease has not ended */
 const char *lp_driver_fault(const lp_claim *claim); /* why it cannot be delivered, or NULL */
 
 #endif

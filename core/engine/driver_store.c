@@ -241,7 +241,7 @@ static void ask_all(lapse *s, lp_request *requests, size_t count, lapse_ns now)
     s->inside++;
     pthread_mutex_unlock(&s->lock);
     bool lost[TOGETHER] = {false};
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = count; i-- > 0;) /* Once the last has come, all have: one sleep. */
         lost[i] = calls[i] && !await(calls[i], deadline);
     pthread_mutex_lock(&s->lock);
     s->inside--;
@@ -611,6 +611,16 @@ int64_t lp_driver_ask_claim(lapse *s, const lp_claim *claim, int op, lapse_ns le
 bool lp_driver_has_lost(const lp_claim *claim)
 {
     return loan_of(claim)->gone;
+}
+
+void lp_driver_note_lost(const lp_claim *claim)
+{
+    loan_of(claim)->gone = true;
+}
+
+bool lp_driver_is_assured(const lp_claim *claim, lapse_ns now)
+{
+    return loan_of(claim)->lease_end > now;
 }
 
 const char *lp_driver_fault(const lp_claim *claim)

@@ -331,6 +331,18 @@ int lapse_renew(lapse *s, int64_t fence, lapse_ns lease)
     return code;
 }
 
+/* Of a durable store. A "no" is not taken back. Under the lock, which it drops meanwhile. */
+static bool ask_whether_held(lapse *s, const lp_claim *c, int64_t fence)
+{
+    int64_t answer = lp_driver_ask_claim(s, c, LP_HOLDS, 0);
+    c = lp_find_held(s, fence);
+    if (c && answer == 0) {
+        lp_driver_note_lost(c);
+        lp_claim_gone(s, fence, lp_engine_now(s));
+    }
+    return c && answer == 1;
+}
+
 bool lapse_holds(lapse *s, int64_t fence)
 {
     if (lp_enter(s) < 0)
@@ -338,7 +350,7 @@ bool lapse_holds(lapse *s, int64_t fence)
     const lp_claim *c = lp_find_held(s, fence);
     bool holds = c && c->lease_end > lp_engine_now(s);
     if (holds && s->driver)
-        holds = lp_driver_ask_claim(s, c, LP_HOLDS, 0) == 1;
+        holds = ask_whether_held(s, c, fence);
     lp_leave(s);
     return holds;
 }

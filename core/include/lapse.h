@@ -222,7 +222,7 @@ typedef struct lapse_options {
     lapse_overflow overflow; /* what happens beyond it */
     lapse_ns keep;           /* how long cancel and get remember a finished order */
     uint64_t max_dead;       /* dead letters kept; 0: 10 000. The oldest are dropped */
-    lapse_ns lease;          /* how long lapse_take's claims last; 0: 30 s */
+    lapse_ns lease;          /* how long a claim lasts without being renewed; 0: 30 s */
     lapse_ns stuck_after;    /* a callback running longer is named in the log; 0: 1 min */
     lapse_release release;   /* for orders that bring none of their own */
     void *hook_arg;          /* first argument of the hooks below */
@@ -239,13 +239,23 @@ typedef struct lapse_options {
  *   memory:?engine=wheel&tick=1ms&slots=64   timing wheel: O(1), rounds up to the tick
  *   memory:?engine=heap                      4-ary heap: exact to the nanosecond
  *
+ *   sqlite:///orders.db                      durable, shared by processes: docs/sqlite.md
+ *
  * `tick` is a number with a unit (ns, us, ms, s, m, h, d), 1us to 1h. `slots` per wheel
  * level, 1 to 4096, is rounded up to a power of two, 64 at least. Every option of lapse_options that is a
  * number may stand in the URL too: max_pending, overflow=refuse|dead_letter_oldest,
  * max_dead, and with a unit keep, lease, stuck_after; the URL wins.
  *
+ * A durable store has a thread of its own that talks to it; calls wait for its answer, at most
+ * a quarter of the `lease`, then they answer LAPSE_EUNSURE (see also lapse_submit). Its orders
+ * name the queue of a handler, for functions do not outlive the process: an order that
+ * brings its own `fn`, `arg` or `release` is LAPSE_EUNSUPPORTED. Orders of queues that
+ * nobody here handles are left for those who do. Handlers, pauses, rates and the counts
+ * "since it was opened" are this scheduler's; the orders are everybody's. Any call may also
+ * answer LAPSE_EOFFLINE, LAPSE_ETIMEOUT (too busy), LAPSE_EDATA or LAPSE_ESYSTEM.
+ *
  * Errors: LAPSE_EURL, LAPSE_ESTORE, LAPSE_EINVAL, LAPSE_ERANGE, LAPSE_ENOMEM,
- * LAPSE_ESYSTEM. The options are copied. */
+ * LAPSE_ESYSTEM; of a durable store also LAPSE_EOFFLINE, LAPSE_EDATA. The options are copied. */
 LAPSE_API int lapse_open(const char *url, const lapse_options *options, lapse **out);
 
 /* Nothing starts any more, and schedule answers LAPSE_ECLOSED. Running callbacks go
@@ -449,6 +459,8 @@ LAPSE_API lapse_ns lapse_timeout(lapse *s);
 /* Run the callbacks that are due now, in order, at most `max` of them (0: no limit), on
  * this thread; never waits. What they schedule with no delay does not run in this call: it
  * is due at the next instant that the store tells apart (the wheel: its next tick).
+ * On a durable store orders are claimed once this has looked for them, and lapse_fd is
+ * readable when they have come; under a manual clock this waits for that.
  * Returns how many ran, or LAPSE_ECLOSED after lapse_stop, LAPSE_EFORKED. */
 LAPSE_API int64_t lapse_process(lapse *s, size_t max);
 

@@ -167,6 +167,7 @@ typedef struct session {
 
     /* The transaction that is under way. */
     bool writes;     /* it may */
+    bool careful;    /* what goes wrong with one order is undone by a savepoint */
     bool durable;    /* what it writes is safe when it returns */
     bool need_sync;  /* it should have been that */
     bool changed;    /* it has written something */
@@ -321,6 +322,9 @@ void lp_side_close(side *b);
 /* Wait for the gate, but not longer than `limit`; whether it was entered. */
 bool lp_side_enter(side *b, lapse_ns limit);
 void lp_side_leave(side *b);
+/* For tests: how many wait for the gate; how long who is first may take to enter it. */
+int lp_side_waiting(const side *b);
+void lp_side_set_patience(side *b, lapse_ns patience);
 int lp_side_fd(const side *b);
 void lp_side_drain(side *b);
 /* From here on note what others schedule. */
@@ -338,7 +342,7 @@ void lp_side_abandon(side *b);
 /* A connection that fork() must not meet in a transaction: its thread holds `busy` meanwhile. */
 typedef struct guarded {
     pthread_mutex_t busy;
-    void *owner; /* NULL: not guarded */
+    void *owner;                 /* NULL: not guarded */
     void (*let_go)(void *owner); /* called in a child */
     struct guarded *next, *before;
 } guarded;
@@ -363,7 +367,9 @@ void lp_checkpointer_close(checkpointer *c); /* NULL is allowed */
 /* After a commit: the log is so long. */
 void lp_checkpointer_note(checkpointer *c, int64_t bytes);
 
-/* -- sqlite.c -- */
+/* -- The store: sqlite.c, sqlite_turn.c -- */
+
+enum { LP_SYNC_UNKNOWN, LP_SYNC_NORMAL, LP_SYNC_FULL };
 
 typedef struct sqlite_store {
     lp_durable base; /* first */
@@ -377,5 +383,16 @@ typedef struct sqlite_store {
     int sync;    /* what SQLite was told last */
     bool reopen; /* before anything else */
 } sqlite_store;
+
+int lp_sqlite_turn(sqlite_store *d, lp_turn *t); /* of an open store */
+int lp_sqlite_begin_write(sqlite_store *d, bool durable);
+int lp_sqlite_commit(session *s);
+void lp_sqlite_roll_back(session *s);
+/* Whether the whole transaction is lost, not only what failed last. */
+bool lp_sqlite_is_lost(session *s);
+/* Around what may be undone alone, in a careful transaction; false: it cannot go on. */
+bool lp_sqlite_mark(session *s);
+bool lp_sqlite_keep(session *s);
+bool lp_sqlite_undo(session *s);
 
 #endif

@@ -26,8 +26,7 @@ static int exists(const lp_job *j, const char *how)
 
 static bool is_full(const session *s)
 {
-    return s->config.max_pending && s->orders >= 0 &&
-           (uint64_t)s->orders >= s->config.max_pending;
+    return s->config.max_pending && s->orders >= 0 && (uint64_t)s->orders >= s->config.max_pending;
 }
 
 static int full(const session *s)

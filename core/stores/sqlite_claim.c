@@ -146,7 +146,8 @@ static lp_loan *make_loan(session *s, sqlite3_stmt *st, const row *r)
 {
     char id[LAPSE_ID_MAX + 1];
     const char *flaw = lp_sqlite_flaw(s, st);
-    size_t len = lp_sqlite_id(sqlite3_column_blob(st, COL_ID), sqlite3_column_bytes(st, COL_ID), id);
+    size_t len =
+        lp_sqlite_id(sqlite3_column_blob(st, COL_ID), sqlite3_column_bytes(st, COL_ID), id);
     if (len == 0) { /* Something that names it, for the log. */
         strcpy(id, "?");
         len = 1;
@@ -205,25 +206,46 @@ static lp_loan *claim_row(session *s, int64_t seq, lapse_ns lease)
     return NULL;
 }
 
+/* The same behind a savepoint in a careful transaction: NULL without `failed` when just this
+ * order cannot be claimed. It stays where it is, and those behind it have their turn. */
+static lp_loan *try_row(session *s, int64_t seq, lapse_ns lease)
+{
+    if (!s->careful)
+        return claim_row(s, seq, lease);
+    if (!lp_sqlite_mark(s))
+        return NULL;
+    lp_loan *l = claim_row(s, seq, lease);
+    if (l && lp_sqlite_keep(s))
+        return l;
+    free(l);
+    if (!lp_sqlite_is_lost(s))
+        lp_sqlite_undo(s);
+    return NULL;
+}
+
+enum { SKIPPED = 64 }; /* orders of a queue that may be damaged before others wait for them */
+
 /* Serve one want; how many, or below 0. */
 static int serve(session *s, const lp_turn *t, size_t number, unsigned most, lp_loan ***end)
 {
     lp_want *w = &t->wants[number];
     heads h = {.next = INT64_MAX};
     unsigned n = 0;
-    bool ok = gather(s, w, most, &h);
-    for (; ok && n < most && n < h.count; n++) {
-        lp_loan *l = claim_row(s, h.due[n].seq, t->lease);
-        ok = l != NULL;
+    size_t at = 0;
+    bool ok = gather(s, w, s->careful && most ? most + SKIPPED : most, &h);
+    for (; ok && n < most && at < h.count; at++) {
+        lp_loan *l = try_row(s, h.due[at].seq, t->lease);
+        ok = !s->failed;
         if (!l)
-            break;
+            continue;
         l->want = number;
         **end = l;
         *end = &l->next;
         note_next(&h, lp_sqlite_time(s, lp_add_ns(s->now_ns, t->lease)));
+        n++;
     }
-    if (n < h.count)
-        note_next(&h, h.due[n].at);
+    if (at < h.count)
+        note_next(&h, h.due[at].at);
     w->next = h.next == INT64_MAX ? LAPSE_FOREVER : lp_sqlite_scheduler_time(s, h.next);
     free(h.due);
     return ok ? (int)n : LAPSE_EDATA;

@@ -22,7 +22,8 @@ static bool copy_strings(session *s, sqlite3_stmt *st, lapse_info *out)
 {
     char id[LAPSE_ID_MAX + 1];
     size_t len;
-    out->id_len = lp_sqlite_id(sqlite3_column_blob(st, COL_ID), sqlite3_column_bytes(st, COL_ID), id);
+    out->id_len =
+        lp_sqlite_id(sqlite3_column_blob(st, COL_ID), sqlite3_column_bytes(st, COL_ID), id);
     out->id = out->id_len ? strdup(id) : copy_blob(st, COL_ID, &out->id_len);
     int q = sqlite3_column_int(st, COL_QUEUE);
     out->queue = strdup(q >= 0 && (size_t)q < s->queue_count ? s->queues[q]->name : "");
@@ -43,7 +44,9 @@ int lp_sqlite_look(session *s, sqlite3_stmt *st, lapse_state state, lapse_info *
 {
     row r = lp_sqlite_read_row(st);
     *out = (lapse_info){
-        .state = state, .due = lp_sqlite_scheduler_time(s, r.due), .generation = r.generation,
+        .state = state,
+        .due = lp_sqlite_scheduler_time(s, r.due),
+        .generation = r.generation,
         .attempt = r.attempt,
     };
     if (state == LAPSE_STATE_PENDING) {
@@ -101,8 +104,8 @@ static int64_t get_order(session *s, const lp_job *j, sqlite3_stmt *st)
     if (state == 0)
         return s->meta.keep > 0 ? lp_sqlite_look(s, st, LAPSE_STATE_DONE, j->infos) : unknown(j);
     if (flaw)
-        return lp_fail(LAPSE_EDATA, "order %s cannot be read: %s",
-                       lp_text_quote(j->id, j->id_len), flaw);
+        return lp_fail(LAPSE_EDATA, "order %s cannot be read: %s", lp_text_quote(j->id, j->id_len),
+                       flaw);
     int code = lp_sqlite_look(s, st, state, j->infos);
     row r = lp_sqlite_read_row(st);
     if (code == LAPSE_OK && state == LAPSE_STATE_PENDING && lp_sqlite_is_held(s, &r)) {
@@ -168,7 +171,7 @@ static bool list_part(session *s, lp_job *j, int part, int64_t *from, int *n, in
     if (!st)
         return false;
     sqlite3_bind_int64(st, 1, *from);
-    while (*n < j->max && *steps > 0) {
+    while (*n<j->max && * steps> 0) {
         if (!lp_sqlite_row(s, st))
             return !s->failed;
         --*steps;

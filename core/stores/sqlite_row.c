@@ -99,9 +99,8 @@ static uint32_t crc_of(uint32_t crc, const unsigned char *at, size_t len)
 
 uint32_t lp_sqlite_crc(const key *k, int q, const void *payload, size_t len)
 {
-    unsigned char number[5] = {(unsigned char)k->len, (unsigned char)q,
-                               (unsigned char)(q >> 8), (unsigned char)(q >> 16),
-                               (unsigned char)(q >> 24)};
+    unsigned char number[5] = {(unsigned char)k->len, (unsigned char)q, (unsigned char)(q >> 8),
+                               (unsigned char)(q >> 16), (unsigned char)(q >> 24)};
     uint32_t crc = crc_of(UINT32_MAX, number, sizeof number);
     crc = crc_of(crc, k->bytes, (size_t)k->len);
     return ~crc_of(crc, payload, len);
@@ -306,7 +305,8 @@ static bool tell(session *s, sqlite3_stmt *st, lp_loan **told)
 {
     char id[LAPSE_ID_MAX + 1];
     char *name = lp_sqlite_queue_name(s, sqlite3_column_int(st, COL_QUEUE));
-    size_t len = lp_sqlite_id(sqlite3_column_blob(st, COL_ID), sqlite3_column_bytes(st, COL_ID), id);
+    size_t len =
+        lp_sqlite_id(sqlite3_column_blob(st, COL_ID), sqlite3_column_bytes(st, COL_ID), id);
     lp_loan *l = lp_loan_make(id, len, name ? name : "", NULL, 0);
     free(name);
     if (!l) {

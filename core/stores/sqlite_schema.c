@@ -107,11 +107,21 @@ const char *lp_sqlite_shared_fs(unsigned long type)
         unsigned long type;
         const char *name;
     } table[] = {
-        {0x6969, "NFS"},         {0x517b, "SMB"},        {0xfe534d42, "SMB"},
-        {0xff534d42, "CIFS"},    {0x01021997, "9p"},     {0x00c36400, "Ceph"},
-        {0x65735546, "FUSE"},    {0x73757245, "Coda"},   {0x5346414f, "AFS"},
-        {0x6b414653, "AFS"},     {0x0bd00bd0, "Lustre"}, {0x47504653, "GPFS"},
-        {0x7461636f, "OCFS2"},   {0x01161970, "GFS2"},   {0x786f4256, "a VirtualBox share"},
+        {0x6969, "NFS"},
+        {0x517b, "SMB"},
+        {0xfe534d42, "SMB"},
+        {0xff534d42, "CIFS"},
+        {0x01021997, "9p"},
+        {0x00c36400, "Ceph"},
+        {0x65735546, "FUSE"},
+        {0x73757245, "Coda"},
+        {0x5346414f, "AFS"},
+        {0x6b414653, "AFS"},
+        {0x0bd00bd0, "Lustre"},
+        {0x47504653, "GPFS"},
+        {0x7461636f, "OCFS2"},
+        {0x01161970, "GFS2"},
+        {0x786f4256, "a VirtualBox share"},
         {0xbacbacbc, "a VMware share"},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
@@ -152,8 +162,8 @@ static int wait_for_lock(void *limit, int tries)
 {
     lapse_ns most = *(const lapse_ns *)limit;
     lapse_ns pause = LAPSE_US(200) * (tries < 5 ? 1 << tries : 25);
-    lapse_ns spent = tries < 5 ? LAPSE_US(200) * ((1 << tries) - 1)
-                               : LAPSE_US(6200) + LAPSE_MS(5) * (tries - 5);
+    lapse_ns spent =
+        tries < 5 ? LAPSE_US(200) * ((1 << tries) - 1) : LAPSE_US(6200) + LAPSE_MS(5) * (tries - 5);
     if (spent >= most)
         return 0;
     lp_wake_pause(pause);

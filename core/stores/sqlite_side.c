@@ -13,7 +13,7 @@
  * Who schedules something earlier than a sleeper's next writes one byte to the file, and
  * inotify tells all sleepers. Either the sleeper sees what was scheduled, or the other sees
  * that it sleeps: both write first and read then. */
-#define _GNU_SOURCE /* pthread_mutex_clocklock, F_OFD_SETLK */
+#define _GNU_SOURCE /* F_OFD_SETLK */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -37,8 +37,8 @@ enum {
     SIZE = 8192,
     TOUCHED = 16,         /* the byte that is written to wake */
     MAKING = 0,           /* the byte that is locked to make the file */
+    LOOK_MS = 20,         /* how often to look whether the holder of the gate died */
     FIRST_SEAT_BYTE = 64, /* and those that are locked to hold a seat */
-    LATE_MS = 5,          /* after which who is first in line, with the gate open, has lost it */
 };
 
 #define MAGIC UINT64_C(0x3265646973706c00) /* and the version of what follows */
@@ -56,6 +56,7 @@ typedef struct shared {
     char touched[8];
     char boot[LP_BOOT_LEN + 4];
     _Atomic uint32_t turns;   /* how often the gate was entered; a futex */
+    _Atomic uint32_t left;    /* and left; another */
     _Atomic uint32_t inside;  /* 1: somebody is, or died there */
     _Atomic uint64_t tickets; /* given so far */
     pthread_mutex_t gate;
@@ -68,7 +69,8 @@ _Static_assert(offsetof(shared, touched) == TOUCHED, "the byte that wakes is unu
 struct side {
     shared *map; /* NULL: there is no file that could be used */
     int fd, notify;
-    int seat; /* -1: it has none */
+    int seat;          /* -1: it has none */
+    lapse_ns patience; /* with who is first in line and does not enter the open gate */
     bool sleeps;
     char boot[LP_BOOT_LEN + 4];
     char path[]; /* of the side file */
@@ -203,6 +205,7 @@ side *lp_side_open(const char *database, const char *boot, bool sleeps)
     strncpy(b->boot, boot, sizeof b->boot - 1);
     b->fd = b->seat = -1;
     b->sleeps = sleeps;
+    b->patience = LAPSE_MS(20);
     b->notify = sleeps ? inotify_init1(IN_NONBLOCK | IN_CLOEXEC) : -1;
     open_side(b, database);
     return b;
@@ -256,8 +259,9 @@ static seat *first_in_line(shared *m, const seat *mine)
 
 /* Until all who came before have entered. One that does not although the gate is open is not
  * there any more, or not awake: its ticket is void. */
-static void stand_in_line(shared *m, const seat *mine, lapse_ns until)
+static void stand_in_line(const side *b, const seat *mine, lapse_ns until)
 {
+    shared *m = b->map;
     seat *first;
     while ((first = first_in_line(m, mine)) && lp_clock_monotonic() < until) {
         uint32_t turn = atomic_load(&m->turns);
@@ -265,7 +269,7 @@ static void stand_in_line(shared *m, const seat *mine, lapse_ns until)
         bool shut = atomic_load(&m->inside) != 0;
         if (first_in_line(m, mine) != first)
             continue;
-        futex_wait(&m->turns, turn, LAPSE_MS(LATE_MS));
+        futex_wait(&m->turns, turn, b->patience);
         bool stands = atomic_load(&m->turns) == turn && !atomic_load(&m->inside) && !shut;
         if (stands)
             atomic_compare_exchange_strong(&first->ticket, &ticket, 0);
@@ -279,17 +283,29 @@ static bool is_locked(pthread_mutex_t *gate, int rc)
     return rc == 0 || rc == EOWNERDEAD;
 }
 
-static bool lock_gate(pthread_mutex_t *gate, lapse_ns until)
+/* Wake whoever waits for this number to change, if somebody may. */
+static void change(shared *m, _Atomic uint32_t *number)
 {
-    struct timespec t = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
-    return is_locked(gate, pthread_mutex_clocklock(gate, CLOCK_MONOTONIC, &t));
+    atomic_fetch_add(number, 1);
+    for (int i = 0; i < SEATS; i++)
+        if (atomic_load(&m->seats[i].ticket)) {
+            syscall(SYS_futex, number, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+            return;
+        }
 }
 
-static void note_entry(shared *m)
+/* Nobody tells when the holder dies: it is looked for now and then. */
+static bool lock_gate(shared *m, lapse_ns until)
 {
-    atomic_store(&m->inside, 1);
-    atomic_fetch_add(&m->turns, 1);
-    syscall(SYS_futex, &m->turns, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    for (;;) {
+        uint32_t left = atomic_load(&m->left);
+        if (is_locked(&m->gate, pthread_mutex_trylock(&m->gate)))
+            return true;
+        lapse_ns rest = until - lp_clock_monotonic();
+        if (rest <= 0)
+            return false;
+        futex_wait(&m->left, left, rest < LAPSE_MS(LOOK_MS) ? rest : LAPSE_MS(LOOK_MS));
+    }
 }
 
 bool lp_side_enter(side *b, lapse_ns limit)
@@ -301,20 +317,36 @@ bool lp_side_enter(side *b, lapse_ns limit)
     seat *mine = b->seat >= 0 ? &m->seats[b->seat] : NULL;
     if (mine) {
         atomic_store(&mine->ticket, atomic_fetch_add(&m->tickets, 1) + 1);
-        stand_in_line(m, mine, until);
+        stand_in_line(b, mine, until);
     }
-    bool inside = lock_gate(&m->gate, until);
+    bool inside = lock_gate(m, until);
     if (mine)
         atomic_store(&mine->ticket, 0);
-    if (inside)
-        note_entry(m);
+    if (inside) {
+        atomic_store(&m->inside, 1);
+        change(m, &m->turns);
+    }
     return inside;
+}
+
+int lp_side_waiting(const side *b)
+{
+    int n = 0;
+    for (int i = 0; b->map && i < SEATS; i++)
+        n += atomic_load(&b->map->seats[i].ticket) != 0;
+    return n;
+}
+
+void lp_side_set_patience(side *b, lapse_ns patience)
+{
+    b->patience = patience;
 }
 
 void lp_side_leave(side *b)
 {
     atomic_store(&b->map->inside, 0);
     pthread_mutex_unlock(&b->map->gate);
+    change(b->map, &b->map->left);
 }
 
 /* -- Sleeping and waking -- */

@@ -20,7 +20,7 @@ enum { PROCESSES_MOST = 8 };
 typedef struct sheet {
     atomic_int ready, go, stop;
     atomic_long claims[PROCESSES_MOST], schedules[PROCESSES_MOST];
-    atomic_long left; /* orders that nobody has claimed yet */
+    atomic_long left;       /* orders that nobody has claimed yet */
     atomic_uchar claimed[]; /* by number */
 } sheet;
 

@@ -39,9 +39,11 @@ test "$(readlink "$lib/liblapse.so")" = "liblapse.so.${version%%.*}"
 test "$(readlink "$lib/liblapse.so.${version%%.*}")" = "liblapse.so.$version"
 echo "ok: names of the shared library"
 
-# Exactly the functions that the header declares are visible.
+# Exactly the functions that the headers declare are visible.
 nm -D --defined-only "$lib/liblapse.so" | awk '{ print $3 }' | sort >"$work/visible"
-printf '#include <lapse.h>\n' | "$cc" -E -P -I "$prefix/include" - |
+for header in "$prefix/include"/*.h; do
+    printf '#include <%s>\n' "$(basename "$header")"
+done | "$cc" -E -P -I "$prefix/include" - |
     tr '\n' ' ' | tr ';' '\n' | grep 'visibility' |
     sed 's/.*[ *]\(lapse_[a-z_]*\)(.*/\1/' | sort >"$work/declared"
 test -s "$work/declared"

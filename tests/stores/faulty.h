@@ -25,10 +25,10 @@ typedef struct faulty {
     atomic_int skip; /* so many turns that answer or claim something are spared first, */
     atomic_int hits; /* then so many are hit; below 0: all of them */
 
-    atomic_bool offline;   /* every turn fails with LAPSE_EOFFLINE, until reconnect succeeds */
-    atomic_bool no_opening; /* open fails with LAPSE_EOFFLINE */
+    atomic_bool offline;     /* every turn fails with LAPSE_EOFFLINE, until reconnect succeeds */
+    atomic_bool no_opening;  /* open fails with LAPSE_EOFFLINE */
     atomic_bool no_renewals; /* what renews is not passed on, and answered LAPSE_EOFFLINE */
-    _Atomic(gate *) wait;  /* turns wait for it, unless NULL */
+    _Atomic(gate *) wait;    /* turns wait for it, unless NULL */
 
     atomic_int turns, reconnects, hit;
 } faulty;

@@ -15,16 +15,16 @@
 
 struct row {
     const char *name;
-    const char *url; /* with %s for a fresh path, or without */
-    lapse_ns tick;   /* what it may round a due time up by */
-    long most;       /* orders that it is asked to hold in a test; 0: as many as the test likes */
+    const char *url;  /* with %s for a fresh path, or without */
+    lapse_ns tick;    /* what it may round a due time up by */
+    long most;        /* orders that it is asked to hold in a test; 0: as many as the test likes */
     bool one_process; /* durable, but its orders end with this process */
 };
 
 static const struct row table[] = {
     {"wheel", "memory:?engine=wheel&tick=1ms", LAPSE_MS(1), 0, true},
     {"heap", "memory:?engine=heap", 0, 0, true},
-    {"simple", "test:%s", 0, 3000, true}, /* simple_store.c: the twin of all durable ones */
+    {"simple", "test:%s", 0, 1000, true}, /* simple_store.c: the twin of all durable ones */
     {"sqlite", "sqlite:///%s", LAPSE_MS(1), 0, false},
 };
 
@@ -134,16 +134,20 @@ int stores_main(const char *name, void (*fill)(Suite *suite))
 
 /* -- Places ------------------------------------------------------------------------------ */
 
+void add_option(place *p, const char *option)
+{
+    size_t length = strlen(p->url);
+    snprintf(p->url + length, sizeof p->url - length, "%c%s",
+             strchr(p->url, '?') != NULL ? '&' : '?', option);
+}
+
 place new_place(int store, const char *options)
 {
     const struct row *row = row_of(store);
     place p = {.store = store, .tick = row->tick};
     row_url(row, p.url, sizeof p.url);
-    if (options != NULL) {
-        size_t length = strlen(p.url);
-        snprintf(p.url + length, sizeof p.url - length, "%c%s",
-                 strchr(p.url, '?') != NULL ? '&' : '?', options);
-    }
+    if (options != NULL)
+        add_option(&p, options);
     return p;
 }
 
@@ -214,8 +218,8 @@ bool shared_by_processes(int store, const char *test)
 
 bool able(const rig *r, const char *test, unsigned abilities)
 {
-    static const char *const names[] = {"callbacks of an order's own", "durable", "shared",
-                                        "cancel",                      "list",    "transact"};
+    static const char *const names[] = {
+        "callbacks of an order's own", "durable", "shared", "cancel", "list", "transact"};
     unsigned missing = abilities & ~lapse_abilities(r->s);
     for (int bit = 0; bit < 6; bit++)
         if (missing & 1u << bit)
@@ -243,6 +247,24 @@ lapse_info look(lapse *s, const char *id)
     int result = lapse_get(s, id, &info);
     ck_assert_msg(result == 0, "lapse_get(%s): %s", id, lapse_error_detail());
     return info;
+}
+
+void put_batch(lapse *s, const char *queue, const char *prefix, int count, lapse_ns delay)
+{
+    char(*ids)[32] = calloc((size_t)count, sizeof *ids);
+    lapse_spec *specs = calloc((size_t)count, sizeof *specs);
+    int64_t *results = calloc((size_t)count, sizeof *results);
+    ck_assert(ids != NULL && specs != NULL && results != NULL);
+    for (int i = 0; i < count; i++) {
+        snprintf(ids[i], sizeof ids[i], "%s%d", prefix, i);
+        specs[i] = (lapse_spec){.id = ids[i], .queue = queue, .delay = delay};
+    }
+    int64_t accepted = lapse_schedule_many(s, specs, (size_t)count, results);
+    ck_assert_msg(accepted == count, "%lld of %d accepted: %s", (long long)accepted, count,
+                  lapse_error_detail());
+    free(ids);
+    free(specs);
+    free(results);
 }
 
 /* -- Other processes ----------------------------------------------------------------------- */

@@ -33,6 +33,9 @@ typedef struct place {
 /* A fresh one; `options` go into its URL ("keep=1h&lease=5s"), or NULL. */
 place new_place(int store, const char *options);
 
+/* One more option for those who open it from now on. */
+void add_option(place *p, const char *option);
+
 #define UTC_START INT64_C(1767225600000000000) /* 2026-01-01, where a manual clock starts */
 
 /* Open it under a manual clock of its own, which starts at START. */
@@ -82,6 +85,9 @@ bool shared_by_processes(int store, const char *test);
 void new_path(char *out, size_t size, const char *name);
 
 /* -- Orders ---------------------------------------------------------------------------- */
+
+/* put_many with one call: durable stores write once. */
+void put_batch(lapse *s, const char *queue, const char *prefix, int count, lapse_ns delay);
 
 /* Settle, which must succeed. */
 void settle(lapse *s, int64_t fence, lapse_verdict verdict);

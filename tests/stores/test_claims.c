@@ -454,7 +454,7 @@ START_TEST(p63_a_poison_order_ends)
 {
     rig r = fresh(_i, NULL);
     put(r.s, "q", "poison", 0);
-    put_many(r.s, "q", "g", 99, 0);
+    put_batch(r.s, "q", "g", 99, 0);
     int deliveries = 0, done = 0;
     for (int i = 0; i < 20; i++) {
         const lapse_order *order;
@@ -494,7 +494,7 @@ START_TEST(the_order_stays_readable_for_the_loser)
     const lapse_order *lost = poll_one(r.s, "q", id);
     advance(&r, LAPSE_SECONDS(31));
     finish_one(r.s, "q", id);
-    put_many(r.s, "q", "new", 100, 0); /* They use what was freed. */
+    put_batch(r.s, "q", "new", 100, 0); /* They use what was freed. */
     advance(&r, LAPSE_MS(1));
     ck_assert_str_eq(lost->id, id);
     ck_assert_mem_eq(lost->payload, payload, sizeof payload);

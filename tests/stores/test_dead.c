@@ -171,7 +171,8 @@ START_TEST(errors_are_escaped_and_clipped)
     expect_kept(&r, "caf\xc3\xa9 \xe2\x82\xac", "caf\xc3\xa9 \xe2\x82\xac");
     expect_kept(&r, "a\nb\tc\x1b[31m\x7f", "a\\x0ab\\x09c\\x1b[31m\\x7f");
     expect_kept(&r, "\xff\xfe", "\\xff\\xfe");
-    expect_kept(&r, "' OR 1=1; -- \"quoted\" %s %n ?1 $1 :a", "' OR 1=1; -- \"quoted\" %s %n ?1 $1 :a");
+    expect_kept(&r, "' OR 1=1; -- \"quoted\" %s %n ?1 $1 :a",
+                "' OR 1=1; -- \"quoted\" %s %n ?1 $1 :a");
     char words[4000], kept[1001];
     memset(words, 'x', sizeof words);
     memset(kept, 'x', sizeof kept);
@@ -302,8 +303,8 @@ START_TEST(purge_deletes_for_good)
     player p;
     player_open(&p, r.s, always_reject);
     handle(r.s, "q", &p, NULL);
-    put_many(r.s, "q", "o", 100, 0);
-    put_many(r.s, "pull", "alive", 3, 0);
+    put_batch(r.s, "q", "o", 100, 0);
+    put_batch(r.s, "pull", "alive", 3, 0);
     advance(&r, LAPSE_MS(1));
     ck_assert_uint_eq(stats_of(r.s).dead, 100);
     ck_assert_int_eq(lapse_purge(r.s, "o7", LAPSE_ANY), 1);
@@ -330,8 +331,9 @@ struct replay {
 static bool requeue_or_purge(const lapse_info *info, void *arg)
 {
     struct replay *replay = arg;
-    if (replay->count++ % 2 ? lapse_purge(replay->s, info->id, info->generation) != 1
-                            : lapse_requeue(replay->s, info->id, info->generation, LAPSE_HOURS(1)) < 1)
+    if (replay->count++ % 2
+            ? lapse_purge(replay->s, info->id, info->generation) != 1
+            : lapse_requeue(replay->s, info->id, info->generation, LAPSE_HOURS(1)) < 1)
         complain("%s: %s", info->id, lapse_error_detail());
     return true;
 }
@@ -350,7 +352,7 @@ START_TEST(a_visitor_may_requeue_and_purge)
     struct replay replay = {.s = r.s};
     player_open(&p, r.s, always_reject);
     handle(r.s, "q", &p, NULL);
-    put_many(r.s, "q", "o", 50, 0);
+    put_batch(r.s, "q", "o", 50, 0);
     advance(&r, LAPSE_MS(1));
     ck_assert_int_eq(lapse_each(r.s, LAPSE_STATE_DEAD, requeue_or_purge, &replay), 50);
     check_calm();
@@ -371,7 +373,7 @@ START_TEST(on_dead_may_replay)
     replay.s = r.s;
     player_open(&p, r.s, always_reject);
     handle(r.s, "q", &p, NULL);
-    put_many(r.s, "q", "o", 10, 0);
+    put_batch(r.s, "q", "o", 10, 0);
     advance(&r, LAPSE_MS(1));
     advance(&r, LAPSE_MS(1));
     check_calm();
@@ -391,7 +393,7 @@ START_TEST(p29_the_limit_is_exact)
 {
     place at = new_place(_i, "max_pending=3");
     rig r = open_place(&at, &(lapse_options){.max_pending = 1000}); /* The URL wins. */
-    put_many(r.s, "q", "o", 3, LAPSE_MS(1));
+    put_batch(r.s, "q", "o", 3, LAPSE_MS(1));
     EXPECT_ERROR(lapse_put(r.s, &(lapse_spec){.id = "x"}), LAPSE_EFULL, "3");
     ck_assert_int_eq(state_of(r.s, "x"), 0);
     lapse_spec spec = {.id = "o1", .queue = "q", .delay = LAPSE_MS(2), .flags = LAPSE_REPLACE};
@@ -442,12 +444,10 @@ START_TEST(p29_the_oldest_makes_room)
                          LAPSE_FATE_RESCHEDULED); /* That makes it the youngest. */
     put(r.s, "q", "fourth", LAPSE_HOURS(1));
     ck_assert_int_eq(told.count, 1);
-    ck_assert_str_eq(told.list[0].id,
-                     lapse_abilities(r.s) & LAPSE_CAN_CANCEL ? "second" : "first");
+    ck_assert_str_eq(told.list[0].id, lapse_abilities(r.s) & LAPSE_CAN_CANCEL ? "second" : "first");
     ck_assert_int_eq(told.list[0].reason, LAPSE_REASON_MAXLEN);
     put(r.s, "q", "fifth", LAPSE_HOURS(1));
-    ck_assert_str_eq(told.list[1].id,
-                     lapse_abilities(r.s) & LAPSE_CAN_CANCEL ? "third" : "second");
+    ck_assert_str_eq(told.list[1].id, lapse_abilities(r.s) & LAPSE_CAN_CANCEL ? "third" : "second");
     ck_assert_uint_eq(pending_in(r.s), 3);
     ck_assert_uint_eq(stats_of(r.s).dead_by[LAPSE_REASON_MAXLEN], 2);
     ck_assert_uint_eq(stats_of(r.s).refused, 0);
@@ -461,7 +461,7 @@ START_TEST(p29_what_runs_is_not_dropped)
 {
     lapse_options options = {.max_pending = 2, .overflow = LAPSE_DEAD_LETTER_OLDEST};
     rig r = fresh(_i, &options);
-    put_many(r.s, "q", "o", 2, LAPSE_MS(1));
+    put_batch(r.s, "q", "o", 2, LAPSE_MS(1));
     advance(&r, LAPSE_MS(1));
     int64_t first = poll_one(r.s, "q", "o0")->fence, second = poll_one(r.s, "q", "o1")->fence;
     EXPECT_ERROR(lapse_put(r.s, &(lapse_spec){.id = "x", .queue = "q"}), LAPSE_EFULL, "");

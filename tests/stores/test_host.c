@@ -86,7 +86,7 @@ START_TEST(process_runs_so_many)
     player p;
     player_open(&p, r.s, NULL);
     handle(r.s, "q", &p, NULL);
-    put_many(r.s, "q", "o", 100, 0);
+    put_batch(r.s, "q", "o", 100, 0);
     ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_SECONDS(1)), 0);
     ck_assert_int_eq(lapse_process(r.s, 1), 1);
     ck_assert_int_eq(lapse_timeout(r.s), 0);
@@ -172,7 +172,7 @@ START_TEST(run_ends_with_stop)
     player_open(&p, r.s, NULL);
     handle(r.s, "q", &p, NULL);
     crew_start(&c, 2, run_scheduler, r.s);
-    put_many(r.s, "q", "o", 20, LAPSE_MS(5));
+    put_batch(r.s, "q", "o", 20, LAPSE_MS(5));
     ck_assert(tape_wait(&p.ran, 20));
     put(r.s, "q", "never", LAPSE_HOURS(1));
     ck_assert_int_eq(lapse_stop(r.s), 0);
@@ -273,8 +273,8 @@ START_TEST(p26_a_callback_may_use_everything_but_close)
     put(r.s, "taken", "t", LAPSE_MS(1));
     ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_MS(1)), 0);
     ck_assert_int_eq(lapse_process(r.s, 0), 1); /* It stopped the rest. */
-    const int expected[] = {LAPSE_EINCALLBACK, LAPSE_FATE_RUNNING, LAPSE_FATE_CANCELLED, 0, 0, 1,
-                            1, 0};
+    const int expected[] = {
+        LAPSE_EINCALLBACK, LAPSE_FATE_RUNNING, LAPSE_FATE_CANCELLED, 0, 0, 1, 1, 0};
     for (int i = 0; i < 8; i++)
         ck_assert_msg(n.codes[i] == expected[i], "call %d: %d", i, n.codes[i]);
     ck_assert_int_eq(state_of(r.s, "third"), LAPSE_STATE_PENDING);
@@ -331,8 +331,8 @@ START_TEST(p31_nothing_is_left_behind)
         handle(r.s, "q", &p, NULL);
         ck_assert_int_eq(lapse_start(r.s, 2), 0);
         ck_assert_int_ge(lapse_fd(r.s), 0);
-        put_many(r.s, "q", "o", 10, 0);
-        put_many(r.s, "taken", "t", 3, 0);
+        put_batch(r.s, "q", "o", 10, 0);
+        put_batch(r.s, "taken", "t", 3, 0);
         ck_assert_int_eq(lapse_take(r.s, "taken", LIMIT, &order), 1); /* Never settled. */
         ck_assert(tape_wait(&p.ran, 10));
         player_close(&p);
@@ -423,9 +423,15 @@ START_TEST(the_statistics_add_up)
         switch (rng_range(&luck, 0, 7)) {
         case 0:
         case 1:
-        case 2: lapse_put(r.s, &spec); break;
-        case 3: lapse_cancel(r.s, id, LAPSE_ANY); break;
-        case 4: lapse_reschedule(r.s, id, LAPSE_ANY, spec.delay); break;
+        case 2:
+            lapse_put(r.s, &spec);
+            break;
+        case 3:
+            lapse_cancel(r.s, id, LAPSE_ANY);
+            break;
+        case 4:
+            lapse_reschedule(r.s, id, LAPSE_ANY, spec.delay);
+            break;
         case 5:
             if (held < 400 && lapse_poll(r.s, NULL, &order) == 1)
                 fences[held++] = order->fence;
@@ -436,7 +442,9 @@ START_TEST(the_statistics_add_up)
                 lapse_settle(r.s, fences[held], (lapse_verdict)rng_range(&luck, 0, 4), 0, NULL);
             }
             break;
-        default: ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_MS(3)), 0); break;
+        default:
+            ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_MS(3)), 0);
+            break;
         }
         if (i % 50 == 0)
             expect_books(r.s);
@@ -454,7 +462,7 @@ START_TEST(lateness_is_measured)
     player p;
     player_open(&p, r.s, NULL);
     handle(r.s, "q", &p, NULL);
-    put_many(r.s, "q", "o", 99, LAPSE_MS(1));
+    put_batch(r.s, "q", "o", 99, LAPSE_MS(1));
     put(r.s, "q", "late", LAPSE_MS(2));
     advance(&r, LAPSE_MS(1));
     ck_assert_int_eq(stats_of(r.s).oldest_due, 0);
@@ -485,8 +493,8 @@ START_TEST(the_figures_are_in_the_metrics)
     player p;
     player_open(&p, r.s, NULL);
     handle(r.s, "q", &p, NULL);
-    put_many(r.s, "q", "o", 7, LAPSE_MS(1));
-    put_many(r.s, "say \"hello\"", "p", 2, LAPSE_HOURS(1));
+    put_batch(r.s, "q", "o", 7, LAPSE_MS(1));
+    put_batch(r.s, "say \"hello\"", "p", 2, LAPSE_HOURS(1));
     advance(&r, LAPSE_MS(1));
     char *text = lapse_metrics(r.s);
     ck_assert_ptr_nonnull(text);

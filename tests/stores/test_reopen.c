@@ -28,7 +28,7 @@ START_TEST(pending_orders_are_kept)
                        .payload_len = sizeof payload};
     int64_t generation = lapse_put(r.s, &spec);
     ck_assert_int_gt(generation, 0);
-    put_many(r.s, "q", "o", 100, LAPSE_SECONDS(20));
+    put_batch(r.s, "q", "o", 100, LAPSE_SECONDS(20));
     advance(&r, LAPSE_SECONDS(4));
     reopen_place(&at, &r, NULL);
     lapse_info info = look(r.s, "\xff\xfe id");
@@ -107,7 +107,7 @@ START_TEST(dead_letters_are_kept)
     place at = new_place(_i, NULL);
     rig r = open_place(&at, NULL);
     NEEDS_DURABLE(&r);
-    put_many(r.s, "q", "o", 20, 0);
+    put_batch(r.s, "q", "o", 20, 0);
     advance(&r, LAPSE_MS(1));
     const lapse_order *order;
     while (lapse_poll(r.s, "q", &order) == 1)
@@ -245,7 +245,7 @@ START_TEST(close_gives_back_what_was_taken)
     place at = new_place(_i, NULL);
     rig r = open_place(&at, NULL);
     NEEDS_DURABLE(&r);
-    put_many(r.s, "q", "o", 10, LAPSE_MS(1));
+    put_batch(r.s, "q", "o", 10, LAPSE_MS(1));
     advance(&r, LAPSE_MS(1));
     int64_t last = 0;
     for (int i = 0; i < 3; i++) {
@@ -294,7 +294,7 @@ START_TEST(p61_a_consumer_delivers_what_is_overdue)
     place at = new_place(_i, NULL);
     rig r = open_place(&at, NULL);
     NEEDS_DURABLE(&r);
-    put_many(r.s, "q", "a", 100, LAPSE_SECONDS(5));
+    put_batch(r.s, "q", "a", 100, LAPSE_SECONDS(5));
     leave_place(&r);
     ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_SECONDS(10)), 0);
     rig consumer = join_place(&at, &r, NULL);
@@ -317,8 +317,8 @@ START_TEST(p61_a_consumer_of_its_own_accord)
     place at = new_place(_i, NULL);
     rig r = open_real(&at, NULL);
     NEEDS_DURABLE(&r);
-    put_many(r.s, "q", "a", 50, LAPSE_MS(1));
-    put_many(r.s, "taken", "t", 1, LAPSE_MS(1));
+    put_batch(r.s, "q", "a", 50, LAPSE_MS(1));
+    put_batch(r.s, "taken", "t", 1, LAPSE_MS(1));
     leave_place(&r);
     rig consumer = open_real(&at, NULL);
     player p;
@@ -348,7 +348,7 @@ START_TEST(p77_thirty_days_late_runs_once)
     player p;
     player_open(&p, consumer.s, NULL);
     handle(consumer.s, "q", &p, NULL);
-    put_many(consumer.s, "q", "new", 50, LAPSE_SECONDS(60));
+    put_batch(consumer.s, "q", "new", 50, LAPSE_SECONDS(60));
     ck_assert_int_eq(lapse_process(consumer.s, 0), 3);
     ck_assert_int_eq(p.ran.entries[0].late / LAPSE_HOURS(1), 30 * 24);
     ck_assert_int_eq(p.ran.entries[1].late, LAPSE_HOURS(1));
@@ -372,8 +372,8 @@ START_TEST(p60_wall_steps_move_nothing)
         NEEDS_DURABLE(&r);
         put(r.s, "q", "o", LAPSE_MINUTES(30));
         advance(&r, LAPSE_MINUTES(10));
-        ck_assert_int_eq(
-            lapse_clock_set_wall(r.clock, UTC_START + LAPSE_MINUTES(10) + steps[i]), 0);
+        ck_assert_int_eq(lapse_clock_set_wall(r.clock, UTC_START + LAPSE_MINUTES(10) + steps[i]),
+                         0);
         put(r.s, "q", "after", LAPSE_MINUTES(10));
         advance(&r, LAPSE_MINUTES(10) - 1);
         expect_nothing(r.s, NULL);
@@ -515,7 +515,7 @@ START_TEST(p29_limits_count_what_was_there)
     place at = new_place(_i, NULL);
     rig r = open_place(&at, NULL);
     NEEDS_DURABLE(&r);
-    put_many(r.s, "q", "o", 10, LAPSE_HOURS(1));
+    put_batch(r.s, "q", "o", 10, LAPSE_HOURS(1));
     reopen_place(&at, &r, &(lapse_options){.max_pending = 5});
     EXPECT_ERROR(lapse_put(r.s, &(lapse_spec){.id = "x"}), LAPSE_EFULL, "max_pending");
     for (int i = 0; i < 6; i++) {

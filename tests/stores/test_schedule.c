@@ -94,7 +94,6 @@ START_TEST(p11_a_negative_delay_is_zero)
 }
 END_TEST
 
-
 START_TEST(instants_are_utc)
 {
     rig r = fresh(_i, NULL);
@@ -507,11 +506,21 @@ START_TEST(p56_one_bad_order_holds_back_no_other)
     for (int i = 0; i < COUNT; i++)
         switch (i) {
         case 37:
-        case 80: ck_assert_int_eq(results[i], LAPSE_EID); break;
-        case 50: ck_assert_int_eq(results[i], LAPSE_EEXISTS); break;
-        case 60: ck_assert_int_eq(results[i], LAPSE_ERANGE); break;
-        case 70: ck_assert_int_eq(results[i], LAPSE_EEXISTS); break;
-        default: ck_assert_int_gt(results[i], 0); break;
+        case 80:
+            ck_assert_int_eq(results[i], LAPSE_EID);
+            break;
+        case 50:
+            ck_assert_int_eq(results[i], LAPSE_EEXISTS);
+            break;
+        case 60:
+            ck_assert_int_eq(results[i], LAPSE_ERANGE);
+            break;
+        case 70:
+            ck_assert_int_eq(results[i], LAPSE_EEXISTS);
+            break;
+        default:
+            ck_assert_int_gt(results[i], 0);
+            break;
         }
     ck_assert_uint_eq(pending_in(r.s), COUNT - 4);
     ck_assert_int_eq(lapse_schedule_many(r.s, specs, COUNT, results), 0); /* No duplicates. */
@@ -532,7 +541,7 @@ START_TEST(many_thousands_at_once)
 {
     int count = store_most(_i, tier(3000, 30000, 300000));
     rig r = fresh(_i, NULL);
-    char (*ids)[16] = calloc((size_t)count, sizeof *ids);
+    char(*ids)[16] = calloc((size_t)count, sizeof *ids);
     lapse_spec *specs = calloc((size_t)count, sizeof *specs);
     int64_t *results = calloc((size_t)count, sizeof *results);
     ck_assert(ids != NULL && specs != NULL && results != NULL);

@@ -103,8 +103,8 @@ START_TEST(p19_a_time_zone_moves_nothing)
     static const char *const zones[] = {"Europe/Berlin", "America/New_York", "Asia/Shanghai"};
     /* Ten minutes before each change of 2026: 29 March and 25 October in Berlin, 8 March and
      * 1 November in New York. */
-    static const int64_t changes[] = {INT64_C(1774745400), INT64_C(1792889400),
-                                      INT64_C(1772952600), INT64_C(1793511600)};
+    static const int64_t changes[] = {INT64_C(1774745400), INT64_C(1792889400), INT64_C(1772952600),
+                                      INT64_C(1793511600)};
     for (int i = 0; i < 12; i++) {
         ck_assert_int_eq(setenv("TZ", zones[i % 3], 1), 0);
         tzset();

@@ -176,8 +176,12 @@ static void write_golden(void)
     j.payload_len = 4;
     ask(&b, &j);
     lp_loan *l = claim_one(&b, "dead");
-    lp_job die = {.op = LP_DIE, .row = l->row, .fence = l->fence, .counted = true,
-                  .reason = LAPSE_REASON_REJECTED, .error = "no such order"};
+    lp_job die = {.op = LP_DIE,
+                  .row = l->row,
+                  .fence = l->fence,
+                  .counted = true,
+                  .reason = LAPSE_REASON_REJECTED,
+                  .error = "no such order"};
     ask(&b, &die);
     free_loans(l);
     schedule(&b, "ended", 0);
@@ -253,8 +257,9 @@ END_TEST
 /* What is written today is what the newest golden file holds. */
 START_TEST(the_newest_golden_file_is_of_these_tables)
 {
-    static const char schema[] = "SELECT group_concat(sql, ';') FROM"
-                                 " (SELECT sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name)";
+    static const char schema[] =
+        "SELECT group_concat(sql, ';') FROM"
+        " (SELECT sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name)";
     char *text[2];
     for (int i = 0; i < 2; i++) {
         unlink(path_of("orders.db"));
@@ -323,6 +328,31 @@ START_TEST(p56_one_bad_order_does_not_hold_back_the_others)
 }
 END_TEST
 
+/* What cannot even be claimed is passed over, and what was asked in the same turn is done. */
+START_TEST(an_order_that_cannot_be_claimed_is_passed_over)
+{
+    bench b = open_bench("");
+    schedule(&b, "bad", 0);
+    schedule(&b, "good", 0);
+    poke("CREATE TRIGGER t BEFORE UPDATE ON lapse_order WHEN new.id = CAST('bad' AS BLOB)"
+         " BEGIN SELECT RAISE(ABORT, 'it is stuck'); END");
+    static const char *const queues[] = {""};
+    lp_want w = {.queues = queues, .queue_count = 1, .most = 1};
+    lp_job j = schedule_job("more", b.now + LAPSE_SECONDS(1)), *jobs[] = {&j};
+    lp_loan *l;
+    ck_assert_int_eq(run_turn(&b, jobs, 1, &w, 1, &l), 0);
+    ck_assert_int_gt(j.answer, 0);
+    ck_assert_ptr_nonnull(l);
+    ck_assert_str_eq(l->id, "good");
+    ck_assert_int_gt(w.next, b.now); /* Nobody tries again and again. */
+    free_loans(l);
+    ck_assert_int_eq(state_of(&b, "bad"), LAPSE_STATE_PENDING);
+    poke("DROP TRIGGER t");
+    free_loans(claim_one(&b, "bad"));
+    close_bench(&b);
+}
+END_TEST
+
 START_TEST(a_damaged_row_is_told_apart)
 {
     bench b = open_bench("");
@@ -373,7 +403,7 @@ START_TEST(p64_the_order_and_its_timeout_are_committed_together)
     int64_t generation = lapse_sqlite_put(app, &spec);
     ck_assert_int_gt(generation, 0);
     ck_assert_int_eq(lapse_sqlite_put(app, &spec), LAPSE_EEXISTS);
-    ck_assert_int_eq(state_of(&b, "OID1"), 0); /* Not before the commit. */
+    ck_assert_int_eq(state_of(&b, "OID1"), 0);       /* Not before the commit. */
     sql(app, "INSERT INTO orders VALUES ('after')"); /* The refusal ended nothing. */
     sql(app, "COMMIT");
     ck_assert_int_eq(number(app, "SELECT count(*) FROM orders"), 2);
@@ -503,6 +533,7 @@ static void fill(TCase *tests)
     tcase_add_test(tests, every_version_so_far_can_be_opened);
     tcase_add_test(tests, the_newest_golden_file_is_of_these_tables);
     tcase_add_test(tests, p56_one_bad_order_does_not_hold_back_the_others);
+    tcase_add_test(tests, an_order_that_cannot_be_claimed_is_passed_over);
     tcase_add_test(tests, a_damaged_row_is_told_apart);
     tcase_add_test(tests, p64_the_order_and_its_timeout_are_committed_together);
     tcase_add_test(tests, p64_the_tables_are_made_by_who_comes_first);

@@ -90,8 +90,8 @@ START_TEST(pushed_wants_share_a_limit_and_newest_takes_the_last)
         {.queues = queues, .queue_count = 1, .pushed = true, .most = 5},
         {.queues = queues, .queue_count = 1, .most = 1},
     };
-    lp_turn t = {.now = b.now, .wall = b.wall, .lease = LEASE, .wants = w, .want_count = 3,
-                 .push_most = 3};
+    lp_turn t = {
+        .now = b.now, .wall = b.wall, .lease = LEASE, .wants = w, .want_count = 3, .push_most = 3};
     ck_assert_int_eq(b.ops->turn(b.d, &t), 0);
     const char *expected[] = {"o8", "o0", "o1", "o2"};
     size_t wants[] = {0, 1, 1, 2};
@@ -126,8 +126,8 @@ START_TEST(a_lease_ends_by_itself)
     ck_assert_int_eq(second->attempt, 2);
     ck_assert_int_gt(second->fence, first->fence);
     ck_assert_int_eq(second->generation, first->generation);
-    lp_job renew = {.op = LP_RENEW, .row = second->row, .fence = second->fence,
-                    .lease = LAPSE_HOURS(1)};
+    lp_job renew = {
+        .op = LP_RENEW, .row = second->row, .fence = second->fence, .lease = LAPSE_HOURS(1)};
     ck_assert_int_eq(ask(&b, &renew), 0);
     renew.fence = first->fence;
     ck_assert_int_eq(ask(&b, &renew), LAPSE_ESTALE);
@@ -228,7 +228,10 @@ START_TEST(a_retry_waits_and_a_return_keeps_its_due_time)
     schedule(&b, "a", 0);
     pass(&b, LAPSE_SECONDS(1));
     lp_loan *l = claim_one(&b, "a");
-    lp_job back = {.op = LP_AGAIN, .row = l->row, .fence = l->fence, .due = l->due,
+    lp_job back = {.op = LP_AGAIN,
+                   .row = l->row,
+                   .fence = l->fence,
+                   .due = l->due,
                    .at = b.now + LAPSE_SECONDS(1)};
     ck_assert_int_eq(ask(&b, &back), 0);
     free_loans(l);
@@ -241,8 +244,12 @@ START_TEST(a_retry_waits_and_a_return_keeps_its_due_time)
     l = claim_one(&b, "a");
     ck_assert_int_eq(l->due, START);
     ck_assert_int_eq(l->attempt, 1);
-    lp_job retry = {.op = LP_AGAIN, .row = l->row, .fence = l->fence, .counted = true,
-                    .due = b.now + LAPSE_SECONDS(3), .at = b.now + LAPSE_SECONDS(3)};
+    lp_job retry = {.op = LP_AGAIN,
+                    .row = l->row,
+                    .fence = l->fence,
+                    .counted = true,
+                    .due = b.now + LAPSE_SECONDS(3),
+                    .at = b.now + LAPSE_SECONDS(3)};
     ck_assert_int_eq(ask(&b, &retry), 0);
     free_loans(l);
     pass(&b, LAPSE_SECONDS(3));
@@ -266,8 +273,13 @@ START_TEST(dead_letters_are_kept_listed_requeued_and_purged)
         ask(&b, &j);
         lp_loan *l = claim_one(&b, id);
         lapse_info dead;
-        lp_job die = {.op = LP_DIE, .row = l->row, .fence = l->fence, .counted = true,
-                      .reason = LAPSE_REASON_FAILED, .error = "no stock", .infos = &dead};
+        lp_job die = {.op = LP_DIE,
+                      .row = l->row,
+                      .fence = l->fence,
+                      .counted = true,
+                      .reason = LAPSE_REASON_FAILED,
+                      .error = "no stock",
+                      .infos = &dead};
         ck_assert_int_eq(ask(&b, &die), 0);
         ck_assert(die.died);
         ck_assert_str_eq(dead.id, id);
@@ -403,16 +415,22 @@ START_TEST(a_walk_shows_every_order_once)
     static const struct {
         unsigned states;
         int count;
-    } cases[] = {{LAPSE_STATE_PENDING, 60}, {LAPSE_STATE_RUNNING, 10}, {LAPSE_STATE_DONE, 10},
-                 {LAPSE_STATE_DEAD, 20},    {15, 100}};
+    } cases[] = {{LAPSE_STATE_PENDING, 60},
+                 {LAPSE_STATE_RUNNING, 10},
+                 {LAPSE_STATE_DONE, 10},
+                 {LAPSE_STATE_DEAD, 20},
+                 {15, 100}};
     for (size_t i = 0; i < 5; i++) {
         uint64_t cursor = 0;
         bool seen[100] = {false};
         int count = 0;
         while (cursor != UINT64_MAX) {
             lapse_info infos[7];
-            lp_job j = {.op = LP_LIST, .cursor = &cursor, .states = cases[i].states,
-                        .infos = infos, .max = 7};
+            lp_job j = {.op = LP_LIST,
+                        .cursor = &cursor,
+                        .states = cases[i].states,
+                        .infos = infos,
+                        .max = 7};
             int64_t found = ask(&b, &j);
             ck_assert_int_ge(found, 0);
             for (int64_t k = 0; k < found; k++) {

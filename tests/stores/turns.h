@@ -54,8 +54,8 @@ static inline const char *path_of(const char *name)
 static inline int try_url(bench *b, const char *url, lapse_ns now, lapse_ns wall)
 {
     *b = (bench){.ops = &lp_sqlite_store, .now = now, .wall = wall};
-    b->config = (lp_store_config){
-        .url = url, .lease = LEASE, .now = now, .wall = wall, .manual = true};
+    b->config =
+        (lp_store_config){.url = url, .lease = LEASE, .now = now, .wall = wall, .manual = true};
     return b->ops->open(&b->config, &b->d);
 }
 
@@ -133,7 +133,8 @@ static inline int64_t ask(bench *b, lp_job *j)
     ck_assert_msg(code == 0, "turn: %d %s", code, lapse_error_detail());
     int64_t answer = j->answer;
     free(j->detail);
-    j->detail = NULL;
+    free(j->of_queue);
+    j->detail = j->of_queue = NULL;
     return answer;
 }
 
