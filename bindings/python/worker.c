@@ -4,6 +4,7 @@
  * It refers to no Python object: on_error is the Scheduler's, and gone when it is. A worker of
  * a closed or forked scheduler answers with an error. */
 #include "worker.h"
+#include "ask.h"
 #include "claim.h"
 #include "run.h"
 #include "watch.h"
@@ -109,6 +110,11 @@ static PyObject *worker_take(PyObject *object, PyObject *args)
     return claim_take(self->state, self->core, queue, type, limit);
 }
 
+static PyObject *worker_collect(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    return ask_collect(as_worker(object)->state, as_worker(object)->core);
+}
+
 static PyObject *worker_settle(PyObject *object, PyObject *args)
 {
     return claim_settle(as_worker(object)->state, as_worker(object)->core, args);
@@ -161,6 +167,10 @@ static PyMethodDef worker_methods[] = {
      PyDoc_STR("take($self, queue, type, limit_ns, /)\n--\n\n"
                "Claim the next due order without a callback, as an instance of `type`; None when\n"
                "the limit has passed. 0 does not wait.")},
+    {"collect", worker_collect, METH_NOARGS,
+     PyDoc_STR("collect($self, /)\n--\n\n"
+               "The next answer to what was submitted, as (tag, result), where an error is an\n"
+               "exception that is not raised; None when none has come yet.")},
     {"settle", worker_settle, METH_VARARGS,
      PyDoc_STR("settle($self, fence, verdict, delay_ns, error, /)\n--\n\nEnd a claim.")},
     {"renew", worker_renew, METH_VARARGS,

@@ -53,6 +53,10 @@ REASON_REJECTED: int
 REASON_EXPIRED: int
 REASON_MAXLEN: int
 REASON_LOST: int
+ASK_CANCEL: int
+ASK_RESCHEDULE: int
+ASK_GET: int
+ASK_REQUEUE: int
 VERDICT_DONE: int
 VERDICT_RETRY: int
 VERDICT_REJECT: int
@@ -143,6 +147,7 @@ class Worker:
     def settle(self, fence: int, verdict: int, delay_ns: int, error: str | None, /) -> None: ...
     def renew(self, fence: int, lease_ns: int, /) -> None: ...
     def holds(self, fence: int, /) -> bool: ...
+    def collect(self) -> tuple[int, Any] | None: ...
 
 class Scheduler:
     _lazy: bool
@@ -230,6 +235,21 @@ class Scheduler:
         stuck_after: Seconds | None,
         /,
     ) -> None: ...
+    def _submit_put(
+        self,
+        absolute: bool,
+        order_id: Id,
+        time: Seconds | Instant,
+        callback: Callback | None,
+        payload: ReadableBuffer | None,
+        queue: str | None,
+        replace: bool,
+        tag: int,
+        /,
+    ) -> None: ...
+    def _submit(
+        self, what: int, order_id: Id, generation: int, delay: Seconds, tag: int, /
+    ) -> bool: ...
     def _renew(self, fence: int, lease_ns: int, /) -> None: ...
     def _worker(self) -> Worker: ...
     def _await_results(self) -> None: ...

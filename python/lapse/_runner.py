@@ -5,9 +5,9 @@ callbacks would stay for as long as the loop. An order that was begun is a Held:
 drops it unsettled gives the order back, so nothing is lost when a task or a whole loop is
 thrown away. All of it runs in the loop's thread; what runs on another says so.
 
-To begin an order and to settle its callback never waits, whatever the store. Where other
-calls may wait, they are made on a thread of the loop's executor: one of them waits for the
-claims of all takers.
+To begin an order and to settle its callback never waits, whatever the store. Calls that may
+wait are submitted, and answered by way of the descriptor; those that cannot be are made on a
+thread of the loop's executor: one of them waits for the claims of all takers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import Context
 from functools import partial
+from itertools import count
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar, cast
 
@@ -43,6 +44,7 @@ _REST = 1.0  # seconds without a start after a task was cancelled: its loop may 
 _BREATH = 0.01  # the same when memory is short
 _LOOK = 1.0  # seconds between looks at the clock while no more orders fit
 _LOOK_FOR_TAKERS = 0.02
+_LOOK_FOR_ANSWERS = 0.005
 _TAKE_NS = 100_000_000  # for which a thread waits for claims before it looks who wants any
 
 _log = logging.getLogger("lapse")
@@ -236,6 +238,8 @@ class Runner:
     """Runs the callbacks of one scheduler in one loop."""
 
     __slots__ = (
+        "_asked",
+        "_collecting",
         "_fd",
         "_listening",
         "_looking",
@@ -243,12 +247,14 @@ class Runner:
         "_resting",
         "_serving",
         "_stopped",
+        "_tags",
         "begun",
         "concurrency",
         "held",
         "hooks",
         "inline",
         "loop",
+        "submits",
         "takers",
         "worker",
     )
@@ -256,7 +262,8 @@ class Runner:
     def __init__(self, worker: _lapse.Worker, concurrency: int) -> None:
         self.worker = worker
         self.concurrency = concurrency
-        self.inline = not worker.may_block
+        self.submits = worker.may_block
+        self.inline = not self.submits
         self.loop: asyncio.AbstractEventLoop | None = None
         self.begun = 0  # orders, ever
         self.held: set[Held] = set()
@@ -269,6 +276,9 @@ class Runner:
         self._resting: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | None = None
         self._pump: asyncio.Task[None] | None = None
+        self._asked: dict[int, asyncio.Future[Any]] = {}  # what the store was asked, by its tag
+        self._tags = count(1)
+        self._collecting: asyncio.TimerHandle | None = None
 
     # -- The loop -------------------------------------------------------------------
 
@@ -287,7 +297,8 @@ class Runner:
             _throw_away(task)
         self.hooks.clear()
         self.takers.clear()
-        self._pump = self._resting = self._looking = None
+        self._asked.clear()
+        self._pump = self._resting = self._looking = self._collecting = None
         self._listening = False
         if left:
             several = "s were" if len(left) > 1 else " was"
@@ -310,6 +321,54 @@ class Runner:
         """Call the store: at once when it answers from memory, else on a thread."""
         work = None if self.inline else self._on_thread(function, *args)
         return function(*args) if work is None else await work
+
+    async def send(self, submit: Callable[[int], object]) -> Any:
+        """Have submit(tag) ask the store, and wait for its answer without a thread.
+
+        Raises what submit raises; None when it says that no answer will come.
+        """
+        assert self.loop is not None
+        tag = next(self._tags)
+        if submit(tag) is False:
+            return None
+        answer = self._asked[tag] = self.loop.create_future()
+        self.mind()
+        return await answer
+
+    def _collect(self) -> None:
+        """Pass on what the store has answered."""
+        try:
+            while (found := self.worker.collect()) is not None:
+                tag, result = found
+                answer = self._asked.pop(tag, None)
+                if answer is None or answer.done():
+                    continue  # nobody waits for it any more
+                if isinstance(result, BaseException):
+                    answer.set_exception(result)
+                else:
+                    answer.set_result(result)
+        except _lapse.Closed:
+            self.lose_answers()
+
+    def _collect_later(self) -> None:
+        """The descriptor is not listened to: look by the clock."""
+        self._collecting = None
+        self._collect()
+        self.mind()
+
+    @property
+    def asked(self) -> set[asyncio.Future[Any]]:
+        """The answers that are waited for."""
+        return set(self._asked.values())
+
+    def lose_answers(self) -> None:
+        """It was closed: no more answers come."""
+        asked, self._asked = self._asked, {}
+        for answer in asked.values():
+            if not answer.done():
+                answer.set_exception(
+                    _lapse.Unsure("the scheduler was closed before the store had answered")
+                )
 
     def _on_thread(
         self, function: Callable[..., _T], *args: object
@@ -339,6 +398,8 @@ class Runner:
         if self._looking is None and len(self.held) >= self.concurrency and not self._stopped:
             every = _LOOK_FOR_TAKERS if self.takers and self.inline else _LOOK
             self._looking = self._later(every, self._look)
+        if self._asked and not wanted and self._collecting is None:
+            self._collecting = self._later(_LOOK_FOR_ANSWERS, self._collect_later)
 
     def _look(self) -> None:
         """No order can start now: see to callbacks that run too long, and to takers."""
@@ -378,6 +439,8 @@ class Runner:
 
     def ready(self) -> None:
         """The descriptor is readable: there is something to do."""
+        if self.submits:
+            self._collect()
         self._serve()
         self._serve_takers()
         self.mind()

@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+import lapse
 import pytest
 from hosts import Serve, Server, runs, until
 from test_gunicorn import place_in_both
@@ -44,8 +45,6 @@ def test_a_payment_in_another_worker_cancels(serve: Serve, host: str, tmp_path: 
         with shop.only(payer):
             assert [shop.pay(i).status for i in ids] == [200] * 2
     shop.stop()
-    import lapse
-
     with lapse.Scheduler(shop.settings["LAPSE_URL"], workers=0) as s:
         assert s.orders(lapse.State.PENDING) == []
 

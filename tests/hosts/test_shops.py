@@ -49,7 +49,7 @@ def test_payment_and_closing_meet_and_one_of_them_wins(serve: Serve, host: str) 
     shop = serve(host, SHOP_PAY_WITHIN="1.5")
     with ThreadPoolExecutor(8) as customers:
         asked = []
-        for number in range(60):
+        for number in range(30):
             due = time.monotonic() + 1.5
             order_id = shop.place().id
             when = due + number % 5 / 200

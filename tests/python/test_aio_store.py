@@ -1,8 +1,10 @@
 """lapse.aio on a durable store: nothing holds up the loop, and nothing is lost with it."""
 
 import asyncio
+import gc
 import os
 import sqlite3
+import time
 
 import lapse
 import lapse.aio
@@ -33,6 +35,7 @@ def test_the_calls(loops, url):
         ran = []
         async with lapse.aio.Scheduler(url, on_error=lambda order, error: None) as s:
             assert not s._runner.inline
+            assert repr(s) == "<lapse.aio.Scheduler sqlite: 0 running here>"
 
             @s.handler("q", attempts=3, backoff=0.001)
             async def handle(order):
@@ -250,3 +253,176 @@ def test_p32_it_crosses_the_fork(url):
         url,
     )
     assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
+def test_its_orders_run_later_and_nobody_says_otherwise(loops, url, caplog):
+    async def main():
+        caplog.set_level("INFO")
+        async with lapse.aio.Scheduler(url) as s:
+            await s.schedule("a", 60, queue="q")
+        dropped = lapse.aio.Scheduler(url)
+        await dropped.schedule("b", 60, queue="q")
+        with pytest.warns(ResourceWarning, match="dropped without close"):
+            del dropped
+            gc.collect()
+        assert "will not run" not in caplog.text
+        async with lapse.aio.Scheduler(url) as s:
+            assert await listed(s) == ["a", "b"]
+
+    loops.run(main)
+
+
+# -- What is submitted and answered without a thread -----------------------------------
+
+
+def commits(path):
+    """How many transactions the write-ahead log holds: a frame that ends one tells a size."""
+    with open(path, "rb") as log:
+        data = log.read()
+    page = int.from_bytes(data[8:12], "big")
+    frames = (data[at : at + 24] for at in range(32, len(data), 24 + page))
+    ends = [frame[4:8] for frame in frames if frame[8:16] == data[16:24]]
+    return sum(end != bytes(4) for end in ends)
+
+
+def test_many_calls_share_few_commits(loops, url):
+    async def main():
+        log, count = url.removeprefix("sqlite:///") + "-wal", 500
+        async with lapse.aio.Scheduler(url) as s:
+            await s.schedule("first", 60, queue="q")
+            before = commits(log)
+            made = await asyncio.gather(
+                *(s.schedule(f"{n}", 60, queue="q") for n in range(count))
+            )
+            shared = commits(log) - before
+            print(f"{count} concurrent schedules in {shared} commits")
+            assert 0 < shared < count
+            assert made == sorted(made) and len(set(made)) == count
+            fates = await asyncio.gather(*(s.cancel(f"{n}") for n in range(count)))
+            assert fates == [Fate.CANCELLED] * count
+            assert await listed(s) == ["first"]
+
+    loops.run(main)
+
+
+def test_no_thread_is_started_for_them(loops, url):
+    async def main():
+        loop = asyncio.get_running_loop()
+        s = lapse.aio.Scheduler(url)
+        loop.run_in_executor = None  # nothing asks for a thread
+        generation = await s.schedule("a", 60, queue="q")
+        assert await s.schedule_at("b", time.time() + 60, None, b"7", "q") > generation
+        assert (await s.get("b")).payload == b"7" and await s.get("nobody") is None
+        assert await s.reschedule("a", 0, generation) is Fate.RESCHEDULED
+        assert await s.cancel("a", generation + 5) is Fate.UNKNOWN
+        assert await s.cancel("b") is Fate.CANCELLED
+        for impossible in ("n\0l", b"\0"):
+            assert await s.get(impossible) is None
+            assert await s.reschedule(impossible, 1) is Fate.UNKNOWN
+            assert await s.cancel(impossible) is Fate.UNKNOWN
+        for wrong, error in [
+            (lambda: s.schedule("a", 60, queue="q"), lapse.Exists),
+            (lambda: s.schedule("c", float("nan"), queue="q"), lapse.Range),
+            (lambda: s.schedule_at("c", 9e18, queue="q"), lapse.Range),
+            (lambda: s.schedule("", 1), lapse.BadId),
+            (lambda: s.schedule("c", 1, print), lapse.Unsupported),
+            (lambda: s.schedule("c", 1, 5), TypeError),
+            (lambda: s.cancel(5), TypeError),
+            (lambda: s.requeue("a"), lapse.Unknown),
+            (lambda: s.reschedule("a", "soon"), TypeError),
+        ]:
+            with pytest.raises(error):
+                await wrong()
+        assert s._runner.asked == set()
+        del loop.run_in_executor
+        await s.close()
+        assert await s.cancel("a") is Fate.UNKNOWN
+        with pytest.raises(lapse.Closed):
+            await s.schedule("d", 1, queue="q")
+
+    if loops.kind == "uvloop":
+        pytest.skip("its methods cannot be replaced")
+    loops.run(main)
+
+
+def test_a_dead_letter_is_put_back(loops, url):
+    async def main():
+        async with lapse.aio.Scheduler(url) as s:
+
+            @s.handler("q")
+            async def hopeless(order):
+                raise lapse.Reject("no such account")
+
+            await s.schedule("a", 0, hopeless)
+            while await listed(s) != ["a"] or (await s.get("a")).state is not State.DEAD:
+                await asyncio.sleep(0.001)  # sleeps: between two looks
+            s.handle("q", None)
+            assert await s.requeue("a", 60) > 0
+            assert (await s.get("a")).state is State.PENDING
+
+    loops.run(main)
+
+
+def test_answers_come_while_no_more_orders_fit(loops, url):
+    """The loop does not listen then, for what is due would wake it without end."""
+
+    async def main():
+        go = asyncio.Event()
+        async with lapse.aio.Scheduler(url, concurrency=1) as s:
+
+            @s.handler("q")
+            async def handle(order):
+                await go.wait()
+
+            for n in range(3):
+                await s.schedule(f"{n}", 0, handle)
+            await until(lambda: s._runner.held)
+            assert await s.schedule("more", 60, handle) > 0
+            assert await s.cancel("more") is Fate.CANCELLED
+            await s.stop()
+            assert (await s.get("2")).state is State.PENDING
+            assert await s.cancel("2") is Fate.CANCELLED
+            go.set()
+
+    loops.run(main)
+
+
+def test_who_does_not_wait_any_more_harms_nobody(loops, url):
+    async def main():
+        async with lapse.aio.Scheduler(url) as s:
+            other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+            other.execute("BEGIN EXCLUSIVE")
+            calls = [asyncio.ensure_future(s.schedule(f"{n}", 60, queue="q")) for n in range(3)]
+            await passes(20)
+            calls[1].cancel()
+            await passes(3)
+            other.execute("ROLLBACK")
+            other.close()
+            assert await calls[0] < await calls[2] and calls[1].cancelled()
+            await until(lambda: not s._runner.asked)
+
+    loops.run(main)
+
+
+def test_p42_a_loop_that_is_closed_over_its_questions(loops, url):
+    async def asks():
+        s = lapse.aio.Scheduler(url)
+        await s.schedule("before", 60, queue="q")
+        for n in range(20):
+            s._here().loop.create_task(s.schedule(f"{n}", 60, queue="q"))
+        await passes(1)
+        return s
+
+    loop = loops.new_loop()
+    s = loop.run_until_complete(asks())
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False
+    loop.close()
+
+    async def goes_on():
+        async with s:
+            assert await s.cancel("before") is Fate.CANCELLED
+            await s.schedule("after", 60, queue="q")
+            assert set(await listed(s)) == {"after", *map(str, range(20))}
+
+    loops.run(goes_on)

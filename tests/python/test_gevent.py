@@ -8,11 +8,14 @@ import importlib.util
 import textwrap
 
 import pytest
-from support import python
+from support import SANITIZED, python
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("gevent") is None, reason="gevent is not here (python3-gevent)"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("gevent") is None, reason="gevent is not here (python3-gevent)"
+    ),
+    pytest.mark.skipif(SANITIZED, reason="greenlets change stacks behind a sanitizer's back"),
+]
 
 PATCH = "from gevent import monkey; monkey.patch_all()\n"
 HUB = """
