@@ -60,6 +60,7 @@ HOSTS = {
     "flask-sync": Host("flask_shop", ()),
     "flask-gthread": Host("flask_shop", ("--threads", "4")),
     "flask-two": Host("flask_shop", (), workers=2),
+    "flask-four": Host("flask_shop", ("--threads", "2"), workers=4),
     "flask-preload": Host("flask_shop", ("--preload",), workers=2),
     "django-sync": Host("django_shop", (), "shop_order"),
     "django-preload": Host("django_shop", ("--threads", "4", "--preload"), "shop_order", 2),

@@ -230,11 +230,15 @@ def test_p32_a_child_connects_anew(url, s):
     fine("""
         import warnings
         warnings.simplefilter("ignore", DeprecationWarning)
-        s = lapse.Scheduler(sys.argv[1])
+        s = lapse.Scheduler(sys.argv[1], workers=0)
+        working = lapse.Scheduler(sys.argv[1])
         @s.handler("close")
-        def close(order): ran.set()
-        ran = threading.Event()
+        def close(order): ran.append(order.id)
+        @working.handler("ship")
+        def ship(order): shipped.add(order.id)
+        ran, shipped = [], set()
         s.schedule("parent's", 3600, close)
+        working.schedule("parent ships", 3600, ship)
         held = lapse.Scheduler(sys.argv[1], workers=0)
         held.schedule("taken", 0, queue="q")
         claim = held.take("q")
@@ -247,15 +251,21 @@ def test_p32_a_child_connects_anew(url, s):
                     except lapse.Stale: pass
                     else: raise AssertionError("the claim is the parent's")
                     s.schedule(f"child {n}", 0, close)
-                    code = 0 if ran.wait(20) else 2
-                    s.close()
+                    working.schedule(f"child {n} ships", 0, ship)
+                    until = time.monotonic() + 20
+                    while s.get(f"child {n}") or s.get(f"child {n} ships"):  # whoever runs it
+                        assert time.monotonic() < until
+                        s.process()
+                        time.sleep(0.001)  # sleeps: between two looks
+                    assert not ran or all(i.startswith("child") for i in ran)
+                    s.close(); working.close()
                 except BaseException:
                     import traceback; traceback.print_exc()
                 os._exit(code)
         assert [os.wait()[1] for n in range(3)] == [0] * 3
         assert claim.holds()
         claim.done()
-        assert s.cancel("parent's")
+        assert s.cancel("parent's") and working.cancel("parent ships")
         """, url)
     assert ids(s) == []
 
@@ -264,17 +274,15 @@ def test_p32_a_child_connects_anew(url, s):
 
 
 def test_errors_of_durable_stores(url, tmp_path):
-    for name, base in [("Offline", Exception), ("BadStore", Exception), ("Unsure", Exception)]:
-        error = getattr(lapse, name)
-        assert issubclass(error, lapse.Error) and issubclass(error, base)
+    for name in ("Offline", "BadStore", "Unsure"):
+        assert issubclass(getattr(lapse, name), lapse.Error)
         assert name in lapse.__all__ and name in lapse.Scheduler.__doc__
     junk = tmp_path / "junk.db"
     junk.write_bytes(b"this is no database, but a letter. " * 300)
     with pytest.raises(lapse.BadStore):
         lapse.Scheduler(f"sqlite:///{junk}")
-    with pytest.raises(lapse.Error) as caught:
+    with pytest.raises(lapse.BadUrl, match="make it first"):
         lapse.Scheduler(f"sqlite:///{tmp_path}/nowhere/orders.db")
-    assert isinstance(caught.value, (lapse.Offline, lapse.System)), caught.value
     with pytest.raises(lapse.BadUrl):
         lapse.Scheduler(url + "?tick=1ms")
 
@@ -384,7 +392,7 @@ def test_p19_what_is_stored_is_an_instant(url, s):
     for zone in ("America/New_York", "Asia/Shanghai"):
         seen = fine(program, url, zone).split()
         assert float(seen[0]) == pytest.approx(due, abs=0.01) and 1700 < float(seen[1]) <= 1800
-    with pytest.raises(lapse.Invalid, match="naive"):
+    with pytest.raises(lapse.Invalid, match="no time zone"):
         s.schedule_at("b", datetime.datetime(2026, 3, 29, 2, 30), queue="q")
 
 
