@@ -28,7 +28,7 @@ CORE = [f"core/{folder}/*.c" for folder in ("base", "timer", "stores", "engine")
 
 # Stores on a client library: option, pkg-config's name of the library, sources, Debian package.
 STORES = [
-    ("SQLITE", "sqlite3", "core/stores/sqlite*.c", "libsqlite3-dev"),
+    ("SQLITE", "sqlite3 >= 3.35", "core/stores/sqlite*.c", "libsqlite3-dev"),
 ]
 
 # A free-threaded interpreter has no stable ABI; all others share one binary.

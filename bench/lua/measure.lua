@@ -81,13 +81,17 @@ function measure.percentile(sorted, part)
     return sorted[math.max(1, math.ceil(#sorted * part))]
 end
 
+local function number(value)
+    return (value % 1 == 0 and "%d" or "%.6g"):format(value)
+end
+
 -- {"peer": "lapse", ...} with the keys in this order.
-function measure.json(pairs_)
+function measure.json(fields)
     local parts = {}
-    for i, pair in ipairs(pairs_) do
-        local value = type(pair[2]) == "number" and ("%.6g"):format(pair[2])
-            or ('"%s"'):format(pair[2])
-        parts[i] = ('"%s": %s'):format(pair[1], value)
+    for i, field in ipairs(fields) do
+        local name, value = field[1], field[2]
+        local text = type(value) == "number" and number(value) or ('"%s"'):format(value)
+        parts[i] = ('"%s": %s'):format(name, text)
     end
     return "{" .. table.concat(parts, ", ") .. "}"
 end

@@ -9,7 +9,9 @@ package.path = folder .. "?.lua;" .. package.path
 local peers = require "peers"
 local workloads = require "workloads"
 
-local ORDER = { "lapse", "lapse-heap", "lapse-many", "luv", "luv-bare", "cqueues", "copas" }
+local ORDER = {
+    "lapse", "lapse-heap", "lapse-closures", "lapse-many", "luv", "luv-bare", "cqueues", "copas",
+}
 
 if arg[1] == "--list" then
     for _, name in ipairs(ORDER) do

@@ -56,7 +56,26 @@ end
 peers["lapse"] = lapse_with "memory:"
 peers["lapse-heap"] = lapse_with "memory:?engine=heap"
 
--- The same, 64 orders a call.
+-- As lapse, with a new function for every order, which keeps its id by itself.
+peers["lapse-closures"] = {
+    groups = { "throughput", "cancel" },
+    version = peers.lapse.version,
+    open = function(callback)
+        local s = assert(require("lapse").new())
+        local peer = peers.lapse.open(callback, s)
+        function peer.schedule(ids, delays, n)
+            for i = 1, n do
+                local id = ids[i]
+                s:schedule(id, delays[i], function()
+                    callback(id)
+                end)
+            end
+        end
+        return peer
+    end,
+}
+
+-- As lapse, 64 orders a call.
 peers["lapse-many"] = {
     groups = { "many" },
     version = peers.lapse.version,

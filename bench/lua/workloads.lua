@@ -77,7 +77,7 @@ local function ample_time(peer, count, random)
     local begun = now()
     peer.schedule(ids, delays_of(measure.BATCH, random), measure.BATCH)
     peer.turn()
-    return 0.5 + (now() - begun) / measure.BATCH * count * 8
+    return 0.5 + math.max((now() - begun) / measure.BATCH * 8, 15e-6) * count
 end
 
 -- `count` orders that are due at one moment, after all were scheduled: CPU time from the first

@@ -9,6 +9,7 @@ thread, for five seconds.
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -41,16 +42,25 @@ def microseconds(output: str, share: str) -> float:
     return float(value) * UNITS[unit]
 
 
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def ask(nginx: Nginx, seconds: int) -> dict[str, float]:
     command = ["wrk", "-t1", "-c32", f"-d{seconds}", "--latency",
                f"http://127.0.0.1:{nginx.port}/order"]  # fmt: skip
+    before = cpu_seconds(nginx.workers()[0])
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    spent = cpu_seconds(nginx.workers()[0]) - before
     if "Non-2xx" in output or "Socket errors" in output:
         raise SystemExit(output + nginx.log())
     rate = float(re.search(r"Requests/sec: +([\d.]+)", output)[1])  # type: ignore[index]
+    requests = int(re.search(r"^ +(\d+) requests in", output, re.M)[1])  # type: ignore[index]
     return {
         "rps": rate,
-        "request_us": 1e6 / rate,
+        "cpu_us": 1e6 * spent / requests,
         "p50_us": microseconds(output, "50%"),
         "p99_us": microseconds(output, "99%"),
     }
@@ -62,10 +72,20 @@ def measure(peer: str, workload: str, count: int, seed: int) -> dict[str, float]
         Path(folder), workers=1, connections=1024, http=HTTP, server=SERVER, init_worker=START
     ) as nginx:
         text = nginx.lua(names + (HERE / "measure.lua").read_text())
-        if workload != "request":
-            return {name: float(value) for name, value in map(str.split, text.splitlines())}
-        ask(nginx, 1)  # LuaJIT has compiled afterwards.
-        return ask(nginx, 5)
+        figures = {name: float(value) for name, value in map(str.split, text.splitlines())}
+        if workload == "request":
+            ask(nginx, 1)  # LuaJIT has compiled afterwards.
+            figures = ask(nginx, 5)
+        end(nginx)
+        return figures
+
+
+def end(nginx: Nginx) -> None:
+    """At once: a million timers that expire before their time would take a while."""
+    process, nginx.process = nginx.process, None
+    assert process
+    process.terminate()
+    process.wait()
 
 
 def main() -> None:

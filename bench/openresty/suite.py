@@ -14,7 +14,7 @@ WORKLOADS = {
     "cancel": (("lapse",), ("cancel_ns",)),
     "fire": (("all", "inline"), ("fire_ns",)),
     "late": (("all",), LATE),
-    "request": (("all", "lapse", "request"), ("rps", "request_us", "p50_us", "p99_us")),
+    "request": (("all", "lapse", "request"), ("rps", "cpu_us", "p50_us", "p99_us")),
 }
 TITLES = {
     "const": "{n} pending, delays 30 to 31 minutes",

@@ -52,4 +52,8 @@ class Finish:
                 then()
 
         self.callback = callback
-        self.ran = lambda: step() - 1  # once, at the end
+        self._step = step
+
+    def ran(self) -> int:
+        """How often it was called; to be asked once, at the end."""
+        return self._step() - 1

@@ -332,10 +332,11 @@ class Heapq(Threaded):
 
 
 class Sched(Peer):
-    """The standard library's sched.scheduler, run on this thread. Its cancel and its empty
-    entries search the whole list, and so it is asked for fewer."""
+    """The standard library's sched.scheduler, run on this thread. Its cancel searches the
+    whole list and orders it anew, so it is asked for fewer. It gives up the GIL after every
+    callback."""
 
-    sizes = {"fire": 100_000}
+    sizes = {"fire": 100_000, "late-gil": 2000}
     cancels = 20_000_000  # entries that its cancels look at, in all
 
     def __init__(self, count: int, callback: Callback) -> None:

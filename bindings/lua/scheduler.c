@@ -6,6 +6,7 @@
 #include "glue.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 /* -- Which scheduler -- */
@@ -139,6 +140,15 @@ static void read_count(lua_State *L, const char *name, uint64_t *to)
         *to = glue_check_count(L, -1, name, UINT64_MAX);
 }
 
+/* A path that ended at a NUL would be another one. */
+static const char *check_url(lua_State *L, int index, const char *what)
+{
+    const char *url = glue_check_text(L, index, what);
+    if (url && strlen(url) != glue_length(L, index))
+        glue_misuse(L, "the url contains a NUL byte");
+    return url;
+}
+
 /* Read the table at index 1 into the options and the scheduler at index 2. */
 static const char *read_options(lua_State *L, lapse_options *options, scheduler *s)
 {
@@ -162,7 +172,7 @@ static const char *read_options(lua_State *L, lapse_options *options, scheduler 
     }
     lua_settop(L, 2);
     lua_getfield(L, 1, "url"); /* Stays on the stack for as long as it is read. */
-    return glue_check_text(L, 3, "the url");
+    return check_url(L, 3, "the url");
 }
 
 static int new_scheduler(lua_State *L)
@@ -172,7 +182,7 @@ static int new_scheduler(lua_State *L)
     scheduler *s = push_scheduler(L);
     lapse_options options = {.clock = NULL};
     const char *url = lua_istable(L, 1) ? read_options(L, &options, s)
-                                        : glue_check_text(L, 1, "the url, or an options table,");
+                                        : check_url(L, 1, "the url, or an options table,");
     int code = open_scheduler(s, url, &options);
     if (code < 0)
         return glue_failure(L, code);
@@ -256,8 +266,8 @@ static scheduler *replace_default(lua_State *L, const scheduler *old)
 scheduler *glue_self_anew(lua_State *L)
 {
     scheduler *s = glue_self(L);
-    bool by_default = lua_istable(L, lua_upvalueindex(UP_DEFAULT));
-    return by_default && s->over ? replace_default(L, s) : s;
+    bool is_default = s->over && lua_istable(L, lua_upvalueindex(UP_DEFAULT));
+    return is_default ? replace_default(L, s) : s;
 }
 
 static int default_scheduler(lua_State *L)

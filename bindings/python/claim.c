@@ -1,7 +1,6 @@
-/* claim.c - a claim from outside: take it without waiting, settle it, hold it longer.
+/* claim.c - a claim from outside: take it, settle it, hold it longer.
  *
- * None of these waits for another order or callback; on a store that may block they give
- * up the GIL. */
+ * On a store that may block these give up the GIL. */
 #include "claim.h"
 #include "convert.h"
 #include "news.h"
@@ -24,16 +23,28 @@ PyObject *claim_make(binding_state *state, core *c, PyObject *type, const lapse_
     return claim;
 }
 
-PyObject *claim_poll(binding_state *state, core *c, PyObject *queue, PyObject *type)
+static int take(core *c, const char *queue, lapse_ns limit, const lapse_order **order)
+{
+    int rc;
+    if (limit <= 0) {
+        CORE_CALL(c, rc, lapse_poll(c->s, queue, order));
+        return rc;
+    }
+    PyThreadState *gil = PyEval_SaveThread();
+    rc = lapse_take(c->s, queue, limit, order);
+    PyEval_RestoreThread(gil);
+    return rc == LAPSE_EINTR ? 0 : rc;
+}
+
+PyObject *claim_take(binding_state *state, core *c, PyObject *queue, PyObject *type, lapse_ns limit)
 {
     text name;
     const lapse_order *order = NULL;
     PyObject *claim = NULL;
-    int rc;
     if (!core_open_or_raise(state, c) || convert_queue(state, queue, &name))
         return NULL;
     core_enter(c);
-    CORE_CALL(c, rc, lapse_poll(c->s, name.bytes, &order));
+    int rc = take(c, name.bytes, limit, &order);
     if (rc < 0)
         raise_code(state, rc);
     else

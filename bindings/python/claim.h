@@ -1,4 +1,4 @@
-/* claim.h - a claim from outside: take it without waiting, settle it, hold it longer.
+/* claim.h - a claim from outside: take it, settle it, hold it longer.
  *
  * What a Scheduler and a Worker have in common. `args` is the tuple of a call. */
 #ifndef LAPSE_PYTHON_CLAIM_H
@@ -13,8 +13,10 @@ PyObject *claim_make(binding_state *state, core *c, PyObject *type, const lapse_
 /* As if it had not been tried. */
 void claim_give_back(core *c, int64_t fence);
 
-/* The next due order of `queue` (str or None) that has no callback, as a `type`; or None. */
-PyObject *claim_poll(binding_state *state, core *c, PyObject *queue, PyObject *type);
+/* The next due order of `queue` (str or None) that has no callback, as a `type`; None when
+ * `limit` has passed or a signal came. One with a limit waits without the GIL. */
+PyObject *claim_take(binding_state *state, core *c, PyObject *queue, PyObject *type,
+                     lapse_ns limit);
 
 /* (fence, verdict, delay_ns, error) */
 PyObject *claim_settle(binding_state *state, core *c, PyObject *args);

@@ -244,12 +244,17 @@ static int read_policy(binding_state *state, PyObject *const *v, lapse_policy *p
     return 0;
 }
 
-/* Orders that wait for this handler already are nobody's to run without workers. */
+/* Orders that wait for this handler already are nobody's to run without workers. On a durable
+ * store others may schedule for it at any time, and nobody here would hear of it. */
 static int wake_for(scheduler *self, core *c, PyObject *queue)
 {
     text name;
     lapse_queue_stats found = {.pending = 0};
     int rc = LAPSE_EUNKNOWN;
+    if (!self->lazy)
+        return 0; /* they run already, or it is a loop's: that never waits for an answer */
+    if (c->may_block)
+        return scheduler_wake_workers(self);
     if (convert_queue(self->state, queue, &name))
         return -1;
     if (core_open_or_raise(self->state, c))

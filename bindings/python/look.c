@@ -55,24 +55,45 @@ PyObject *scheduler_get(PyObject *object, PyObject *order_id)
 typedef struct walk {
     binding_state *state;
     PyObject *list;
+    PyThreadState *without; /* the GIL was given up: the store may block */
     bool failed;
 } walk;
 
 enum { PAUSE_EVERY = 1024 };
 
 /* The core holds no lock here, so other threads may have the GIL for a while. */
-static bool add_to_list(const lapse_info *info, void *arg)
+static void add_to_list(walk *w, const lapse_info *info)
 {
-    walk *w = arg;
     PyObject *tuple = look_tuple(w->state, info);
     w->failed = !tuple || PyList_Append(w->list, tuple);
     Py_XDECREF(tuple);
-    if (!w->failed && PyList_Size(w->list) % PAUSE_EVERY == 0) {
-        PyThreadState *gil = PyEval_SaveThread();
-        PyEval_RestoreThread(gil);
-        w->failed = PyErr_CheckSignals() != 0;
-    }
+    if (w->failed || PyList_Size(w->list) % PAUSE_EVERY)
+        return;
+    PyThreadState *gil = PyEval_SaveThread();
+    PyEval_RestoreThread(gil);
+    w->failed = PyErr_CheckSignals() != 0;
+}
+
+static bool see(const lapse_info *info, void *arg)
+{
+    walk *w = arg;
+    bool waits = w->without != NULL;
+    if (waits)
+        PyEval_RestoreThread(w->without);
+    add_to_list(w, info);
+    if (waits)
+        w->without = PyEval_SaveThread();
     return !w->failed;
+}
+
+static int64_t walk_all(walk *w, core *c, unsigned states)
+{
+    if (!c->may_block)
+        return lapse_each(c->s, states, see, w);
+    w->without = PyEval_SaveThread();
+    int64_t rc = lapse_each(c->s, states, see, w);
+    PyEval_RestoreThread(w->without);
+    return rc;
 }
 
 PyObject *scheduler_orders(PyObject *object, PyObject *states)
@@ -86,8 +107,8 @@ PyObject *scheduler_orders(PyObject *object, PyObject *states)
     if (!w.list)
         return NULL;
     core_enter(c);
-    int64_t rc = lapse_each(c->s, (unsigned)bits, add_to_list, &w);
-    if (rc < 0)
+    int64_t rc = walk_all(&w, c, (unsigned)bits);
+    if (rc < 0 && !w.failed)
         raise_code(self->state, (int)rc);
     core_leave(c);
     if (rc < 0 || w.failed)
@@ -209,9 +230,12 @@ PyObject *scheduler_queues(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     scheduler *self = (scheduler *)object;
     core *c = self->core;
-    const char *name;
     PyObject *list = core_open_or_raise(self->state, c) ? PyList_New(0) : NULL;
-    for (size_t n = 0; list && c->s && (name = lapse_queue_name(c->s, n)); n++) {
+    for (size_t n = 0; list && c->s; n++) {
+        const char *name;
+        CORE_CALL(c, name, lapse_queue_name(c->s, n));
+        if (!name)
+            break;
         PyObject *shown = text_object(name, strlen(name));
         if (!shown || PyList_Append(list, shown))
             Py_CLEAR(list);

@@ -136,8 +136,22 @@ static int prepare_payload(PyObject *payload, put *out)
     return 0;
 }
 
+/* A durable order outlives this process and its functions. */
+static int refuse_unregistered(binding_state *state, PyObject *callback)
+{
+    raise_text(state, LAPSE_EUNSUPPORTED,
+               "%R handles no such queue here: an order in a durable store outlives the process, "
+               "so register the function with handle(\"name\", function), or name the queue that "
+               "another process handles",
+               callback);
+    return -1;
+}
+
 static int prepare_callback(binding_state *state, core *c, PyObject *callback, put *out)
 {
+    if (c->may_block)
+        return PyCallable_Check(callback) ? refuse_unregistered(state, callback)
+                                          : put_check_callback(state, c, callback);
     out->runs = true;
     if (!slots_remembers(&c->slots, callback) && put_check_callback(state, c, callback))
         return -1;

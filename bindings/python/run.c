@@ -341,54 +341,6 @@ int64_t run_in_loop(binding_state *state, core *c, run_loop *loop)
     return end_pass(c, run_loop_batch(state, loop, c));
 }
 
-/* Add (order, callback) of what was begun. Without memory, or when the collector took the
- * callback, it is given back. */
-static void add_begun(binding_state *state, core *c, PyObject *list, const lapse_order *order,
-                      PyObject *callback)
-{
-    int64_t fence = order->fence;
-    PyObject *pair = NULL, *shown = callback ? order_object(state, state->order_type, order) : NULL;
-    if (shown)
-        pair = PyTuple_Pack(2, shown, callback);
-    Py_XDECREF(shown);
-    if (!pair || PyList_Append(list, pair))
-        claim_give_back(c, fence);
-    if (PyErr_Occurred())
-        PyErr_WriteUnraisable(callback);
-    Py_XDECREF(pair);
-}
-
-static int64_t begin_batch(binding_state *state, core *c, uint64_t max, PyObject *list)
-{
-    lapse_ns until = lapse_now(c->s);
-    for (uint64_t begun = 0; begun < max; begun++) {
-        const lapse_order *order;
-        PyObject *callback;
-        int rc = begin_one(state, c, until, &order, &callback);
-        if (rc <= 0)
-            return begun ? 0 : rc;
-        add_begun(state, c, list, order, callback);
-        Py_XDECREF(callback);
-    }
-    return 0;
-}
-
-PyObject *run_begin(binding_state *state, core *c, uint64_t max)
-{
-    if (!core_open_or_raise(state, c))
-        return NULL;
-    PyObject *list = PyList_New(0);
-    if (!list)
-        return NULL;
-    core_enter(c);
-    int64_t rc = end_pass(c, begin_batch(state, c, max, list));
-    if (rc >= 0)
-        return list;
-    raise_code(state, (int)rc);
-    Py_DECREF(list);
-    return NULL;
-}
-
 /* Wait for work without the GIL; a worker blocks signals meanwhile, so that they go to the
  * threads of the host, and gets its own mask back before any callback runs. */
 static int wait_for_work(core *c, bool is_worker)

@@ -24,8 +24,4 @@ typedef struct run_loop {
  * when there is no room, and so that the loop is not held up. */
 int64_t run_in_loop(binding_state *state, core *c, run_loop *loop);
 
-/* Begin orders that are due, at most `max`, and call nothing: a list of (order, callback),
- * for the caller to settle; or NULL with an exception. */
-PyObject *run_begin(binding_state *state, core *c, uint64_t max);
-
 #endif

@@ -5,6 +5,7 @@
  * Python part's. Calls that wait give up the GIL and look at signals; calls on a memory
  * store do not, they are shorter than a hand-over. */
 #include "scheduler.h"
+#include "ask.h"
 #include "claim.h"
 #include "handle.h"
 #include "news.h"
@@ -166,34 +167,25 @@ static PyObject *scheduler_stop(PyObject *object, PyObject *Py_UNUSED(ignored))
 }
 
 /* The wait for running callbacks ran out of time: say for which. */
-static bool first_id(const lapse_info *info, void *arg)
+static PyObject *still_running(binding_state *state, const core *c)
 {
-    *(PyObject **)arg = text_object(info->id, info->id_len);
-    return false;
-}
-
-static PyObject *still_running(binding_state *state, core *c)
-{
-    PyObject *id = NULL;
-    if (c->s)
-        lapse_each(c->s, LAPSE_STATE_RUNNING, first_id, &id);
-    if (id)
-        raise_text(state, LAPSE_ETIMEOUT, "order %R still runs: close again to wait for it", id);
-    else if (!PyErr_Occurred())
+    const core_frame *f = c->frames;
+    while (f && !f->order)
+        f = f->next;
+    if (f)
+        raise_text(state, LAPSE_ETIMEOUT, "order %R still runs: close again to wait for it",
+                   f->order);
+    else
         raise_text(state, LAPSE_ETIMEOUT, "a call is still under way: close again to wait for it");
-    Py_XDECREF(id);
     return NULL;
 }
 
-/* Returns how many orders were pending. */
+/* Returns how many orders will not run: those of a durable store stay in it. */
 static PyObject *close_idle(binding_state *state, core *c, lapse_ns deadline)
 {
     lapse_stats stats = {.pending = 0};
-    if (c->s) {
-        int ignored;
-        CORE_CALL(c, ignored, lapse_statistics(c->s, &stats));
-        (void)ignored;
-    }
+    if (c->s && !c->may_block)
+        lapse_statistics(c->s, &stats);
     if (c->s) {
         int rc = core_close(c, core_remaining(deadline));
         if (rc < 0)
@@ -608,7 +600,8 @@ static PyObject *scheduler_timeout(PyObject *object, PyObject *Py_UNUSED(ignored
     scheduler *self = as_scheduler(object);
     if (!core_open_or_raise(self->state, self->core))
         return NULL;
-    lapse_ns left = lapse_timeout(self->core->s);
+    lapse_ns left; /* under a manual clock a durable store is waited for */
+    CORE_CALL(self->core, left, lapse_timeout(self->core->s));
     if (left < 0)
         return raise_code(self->state, (int)left);
     if (left == LAPSE_FOREVER)
@@ -658,35 +651,28 @@ static PyObject *scheduler_worker(PyObject *object, PyObject *Py_UNUSED(ignored)
 }
 
 /* What calls Python back: on_error, on_dead, around. */
-static PyObject *get_hook(PyObject *const *hook)
+static void swap_hook(PyObject **hook, PyObject *value)
 {
-    return Py_NewRef(hook && *hook ? *hook : Py_None);
-}
-
-typedef int hook_check(PyObject *hook);
-
-static int set_hook(scheduler *self, PyObject **hook, PyObject *value, hook_check *check)
-{
-    if (!value)
-        value = Py_None;
-    if (check(value) || !core_open_or_raise(self->state, self->core))
-        return -1;
     PyObject *old = *hook;
     *hook = value == Py_None ? NULL : Py_NewRef(value);
     Py_XDECREF(old);
-    return 0;
 }
 
 #define HOOK(name)                                                                                 \
     static PyObject *get_##name(PyObject *object, void *Py_UNUSED(closure))                        \
     {                                                                                              \
         core *c = as_scheduler(object)->core;                                                      \
-        return get_hook(c ? &c->name : NULL);                                                      \
+        return Py_NewRef(c && c->name ? c->name : Py_None);                                        \
     }                                                                                              \
     static int set_##name(PyObject *object, PyObject *value, void *Py_UNUSED(closure))             \
     {                                                                                              \
-        core *c = as_scheduler(object)->core;                                                      \
-        return set_hook(as_scheduler(object), c ? &c->name : NULL, value, check_##name);           \
+        scheduler *self = as_scheduler(object);                                                    \
+        if (!value)                                                                                \
+            value = Py_None;                                                                       \
+        if (check_##name(value) || !core_open_or_raise(self->state, self->core))                   \
+            return -1;                                                                             \
+        swap_hook(&self->core->name, value);                                                       \
+        return 0;                                                                                  \
     }
 
 HOOK(on_error)
@@ -808,6 +794,8 @@ static PyMethodDef scheduler_methods[] = {
                "Waits for nothing. Any thread, and callbacks; a second call does nothing.")},
     {"_open", FAST(scheduler_open), METH_VARARGS | METH_KEYWORDS, NULL},
     {"_close", scheduler_close, METH_O, NULL},
+    {"_submit", scheduler_submit, METH_VARARGS, NULL},
+    {"_submit_put", scheduler_submit_put, METH_VARARGS, NULL},
     {"_settle", scheduler_settle, METH_VARARGS, NULL},
     {"_renew", scheduler_renew, METH_VARARGS, NULL},
     {"_holds", scheduler_holds, METH_VARARGS, NULL},

@@ -1,11 +1,11 @@
 /* worker.c - lapse._lapse.Worker: what a thread or an event loop holds instead of its
  * Scheduler.
  *
- * It refers to no Python object: on_error and around are the Scheduler's, and gone when it
- * is. A worker of a closed or forked scheduler answers with an error. */
+ * It refers to no Python object: on_error is the Scheduler's, and gone when it is. A worker of
+ * a closed or forked scheduler answers with an error. */
 #include "worker.h"
+#include "ask.h"
 #include "claim.h"
-#include "convert.h"
 #include "run.h"
 #include "watch.h"
 
@@ -84,15 +84,6 @@ static PyObject *worker_serve(PyObject *object, PyObject *args)
     return ran_or_raise(self->state, run_in_loop(self->state, self->core, &loop));
 }
 
-static PyObject *worker_begin(PyObject *object, PyObject *max)
-{
-    worker *self = as_worker(object);
-    uint64_t most;
-    if (convert_count(self->state, "max", max, &most))
-        return NULL;
-    return run_begin(self->state, self->core, most);
-}
-
 /* Any wait of the core sees to claims that last too long; this one is over at once. */
 static PyObject *worker_look(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
@@ -109,12 +100,19 @@ static PyObject *worker_look(PyObject *object, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
-static PyObject *worker_poll(PyObject *object, PyObject *args)
+static PyObject *worker_take(PyObject *object, PyObject *args)
 {
+    worker *self = as_worker(object);
     PyObject *queue, *type;
-    if (!PyArg_ParseTuple(args, "OO:poll", &queue, &type))
+    long long limit;
+    if (!PyArg_ParseTuple(args, "OOL:take", &queue, &type, &limit))
         return NULL;
-    return claim_poll(as_worker(object)->state, as_worker(object)->core, queue, type);
+    return claim_take(self->state, self->core, queue, type, limit);
+}
+
+static PyObject *worker_collect(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    return ask_collect(as_worker(object)->state, as_worker(object)->core);
 }
 
 static PyObject *worker_settle(PyObject *object, PyObject *args)
@@ -138,12 +136,6 @@ static PyObject *get_on_error(PyObject *object, void *Py_UNUSED(closure))
     return Py_NewRef(hook ? hook : Py_None);
 }
 
-static PyObject *get_around(PyObject *object, void *Py_UNUSED(closure))
-{
-    PyObject *around = as_worker(object)->core->around;
-    return Py_NewRef(around ? around : Py_None);
-}
-
 static PyObject *get_may_block(PyObject *object, void *Py_UNUSED(closure))
 {
     return PyBool_FromLong(as_worker(object)->core->may_block);
@@ -151,7 +143,6 @@ static PyObject *get_may_block(PyObject *object, void *Py_UNUSED(closure))
 
 static PyGetSetDef worker_getset[] = {
     {"on_error", get_on_error, NULL, PyDoc_STR("The Scheduler's, None when it is gone."), NULL},
-    {"around", get_around, NULL, PyDoc_STR("The Scheduler's, None when it is gone."), NULL},
     {"may_block", get_may_block, NULL,
      PyDoc_STR("Whether calls on the store may wait for input or output."), NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -170,14 +161,16 @@ static PyMethodDef worker_methods[] = {
                "Run what is due in an event loop; what is to be awaited goes to start(order,\n"
                "awaitable), or enter(order, callback, around), at most `room` of them. Returns\n"
                "how many orders it began.")},
-    {"begin", worker_begin, METH_O,
-     PyDoc_STR("begin($self, max, /)\n--\n\n"
-               "Begin orders that are due and call nothing: a list of (order, callback).")},
     {"look", worker_look, METH_NOARGS,
      PyDoc_STR("look($self, /)\n--\n\nSee to callbacks that run too long.")},
-    {"poll", worker_poll, METH_VARARGS,
-     PyDoc_STR("poll($self, queue, type, /)\n--\n\n"
-               "Claim the next due order without a callback, as an instance of `type`; or None.")},
+    {"take", worker_take, METH_VARARGS,
+     PyDoc_STR("take($self, queue, type, limit_ns, /)\n--\n\n"
+               "Claim the next due order without a callback, as an instance of `type`; None when\n"
+               "the limit has passed. 0 does not wait.")},
+    {"collect", worker_collect, METH_NOARGS,
+     PyDoc_STR("collect($self, /)\n--\n\n"
+               "The next answer to what was submitted, as (tag, result), where an error is an\n"
+               "exception that is not raised; None when none has come yet.")},
     {"settle", worker_settle, METH_VARARGS,
      PyDoc_STR("settle($self, fence, verdict, delay_ns, error, /)\n--\n\nEnd a claim.")},
     {"renew", worker_renew, METH_VARARGS,

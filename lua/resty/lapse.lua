@@ -17,9 +17,9 @@
 --
 -- Workers     Every worker has a scheduler of its own, which keeps its orders in memory: what
 --             was scheduled in one is not known to the others.
--- Callbacks   run in a timer of their own, at most `max_inflight` at once, and may wait: for
---             cosockets, ngx.sleep, semaphores. No request waits for them, and no other callback,
---             but those of `inline` handlers. ngx.exit() in a callback is a failure of its order.
+-- Callbacks   run in timers, at most `max_inflight` at once, and may wait: for cosockets,
+--             ngx.sleep, semaphores. No request waits for them, and no other callback, but those of
+--             `inline` handlers. ngx.exit() in a callback is a failure of its order.
 -- Phases      Every function may be called in every phase after start, and in callbacks; none of
 --             them yields.
 -- Queues      An order brings its own callback, or names the queue of a handler, not both. Only

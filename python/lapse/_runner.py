@@ -5,8 +5,9 @@ callbacks would stay for as long as the loop. An order that was begun is a Held:
 drops it unsettled gives the order back, so nothing is lost when a task or a whole loop is
 thrown away. All of it runs in the loop's thread; what runs on another says so.
 
-A store that answers from memory is asked at once. One that may wait is asked on a thread of
-the loop's executor, one pass at a time.
+To begin an order and to settle its callback never waits, whatever the store. Calls that may
+wait are submitted, and answered by way of the descriptor; those that cannot be are made on a
+thread of the loop's executor: one of them waits for the claims of all takers.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import Context
 from functools import partial
+from itertools import count
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar, cast
 
@@ -42,6 +44,8 @@ _REST = 1.0  # seconds without a start after a task was cancelled: its loop may 
 _BREATH = 0.01  # the same when memory is short
 _LOOK = 1.0  # seconds between looks at the clock while no more orders fit
 _LOOK_FOR_TAKERS = 0.02
+_LOOK_FOR_ANSWERS = 0.005
+_TAKE_NS = 100_000_000  # for which a thread waits for claims before it looks who wants any
 
 _log = logging.getLogger("lapse")
 
@@ -154,6 +158,10 @@ class Held:
             except _lapse.Error:
                 pass  # lost, scheduled anew, closed or forked: there is nothing to settle
 
+    def disown(self) -> None:
+        """It is settled elsewhere."""
+        self._worker = None
+
     def throw_away(self) -> None:
         """Its loop is closed: give it back, and end what nobody will await any more."""
         self.settle(*_GIVE_BACK)
@@ -194,11 +202,6 @@ def _throw_away(task: asyncio.Task[Any]) -> None:
     _be_quiet(task)
 
 
-def _begin(worker: _lapse.Worker, room: int) -> list[tuple[Held, Callback]]:
-    """What is due, begun. On a thread: a result that nobody fetches is given back."""
-    return [(Held(worker, order), callback) for order, callback in worker.begin(room)]
-
-
 async def _call(callback: Callback, order: _lapse.Order, around: Around | None) -> object:
     """What a callback of either kind answers, inside what is around it."""
     if around is not None:
@@ -235,7 +238,8 @@ class Runner:
     """Runs the callbacks of one scheduler in one loop."""
 
     __slots__ = (
-        "_again",
+        "_asked",
+        "_collecting",
         "_fd",
         "_listening",
         "_looking",
@@ -243,12 +247,14 @@ class Runner:
         "_resting",
         "_serving",
         "_stopped",
+        "_tags",
         "begun",
         "concurrency",
         "held",
         "hooks",
         "inline",
         "loop",
+        "submits",
         "takers",
         "worker",
     )
@@ -256,7 +262,8 @@ class Runner:
     def __init__(self, worker: _lapse.Worker, concurrency: int) -> None:
         self.worker = worker
         self.concurrency = concurrency
-        self.inline = not worker.may_block
+        self.submits = worker.may_block
+        self.inline = not self.submits
         self.loop: asyncio.AbstractEventLoop | None = None
         self.begun = 0  # orders, ever
         self.held: set[Held] = set()
@@ -269,7 +276,9 @@ class Runner:
         self._resting: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | None = None
         self._pump: asyncio.Task[None] | None = None
-        self._again = False
+        self._asked: dict[int, asyncio.Future[Any]] = {}  # what the store was asked, by its tag
+        self._tags = count(1)
+        self._collecting: asyncio.TimerHandle | None = None
 
     # -- The loop -------------------------------------------------------------------
 
@@ -288,7 +297,8 @@ class Runner:
             _throw_away(task)
         self.hooks.clear()
         self.takers.clear()
-        self._pump = self._resting = self._looking = None
+        self._asked.clear()
+        self._pump = self._resting = self._looking = self._collecting = None
         self._listening = False
         if left:
             several = "s were" if len(left) > 1 else " was"
@@ -312,6 +322,54 @@ class Runner:
         work = None if self.inline else self._on_thread(function, *args)
         return function(*args) if work is None else await work
 
+    async def send(self, submit: Callable[[int], object]) -> Any:
+        """Have submit(tag) ask the store, and wait for its answer without a thread.
+
+        Raises what submit raises; None when it says that no answer will come.
+        """
+        assert self.loop is not None
+        tag = next(self._tags)
+        if submit(tag) is False:
+            return None
+        answer = self._asked[tag] = self.loop.create_future()
+        self.mind()
+        return await answer
+
+    def _collect(self) -> None:
+        """Pass on what the store has answered."""
+        try:
+            while (found := self.worker.collect()) is not None:
+                tag, result = found
+                answer = self._asked.pop(tag, None)
+                if answer is None or answer.done():
+                    continue  # nobody waits for it any more
+                if isinstance(result, BaseException):
+                    answer.set_exception(result)
+                else:
+                    answer.set_result(result)
+        except _lapse.Closed:
+            self.lose_answers()
+
+    def _collect_later(self) -> None:
+        """The descriptor is not listened to: look by the clock."""
+        self._collecting = None
+        self._collect()
+        self.mind()
+
+    @property
+    def asked(self) -> set[asyncio.Future[Any]]:
+        """The answers that are waited for."""
+        return set(self._asked.values())
+
+    def lose_answers(self) -> None:
+        """It was closed: no more answers come."""
+        asked, self._asked = self._asked, {}
+        for answer in asked.values():
+            if not answer.done():
+                answer.set_exception(
+                    _lapse.Unsure("the scheduler was closed before the store had answered")
+                )
+
     def _on_thread(
         self, function: Callable[..., _T], *args: object
     ) -> asyncio.Future[_T] | None:
@@ -331,25 +389,24 @@ class Runner:
         loop = self.loop
         if loop is None or loop.is_closed():
             return
-        wanted = self.room > 0 and self._pump is None
+        wanted = self.room > 0
         if wanted and not self._listening:
-            Context().run(loop.add_reader, self._fd, self._ready)
+            Context().run(loop.add_reader, self._fd, self.ready)
         elif self._listening and not wanted:
             loop.remove_reader(self._fd)
         self._listening = wanted
         if self._looking is None and len(self.held) >= self.concurrency and not self._stopped:
-            every = _LOOK_FOR_TAKERS if self.takers else _LOOK
+            every = _LOOK_FOR_TAKERS if self.takers and self.inline else _LOOK
             self._looking = self._later(every, self._look)
+        if self._asked and not wanted and self._collecting is None:
+            self._collecting = self._later(_LOOK_FOR_ANSWERS, self._collect_later)
 
     def _look(self) -> None:
         """No order can start now: see to callbacks that run too long, and to takers."""
         self._looking = None
-        if self.inline:
-            self.worker.look()
-            self._hand_out()
-            self.mind()
-        else:
-            self._start_pump()
+        self.worker.look()
+        self._serve_takers()
+        self.mind()
 
     def end(self) -> None:
         """Nothing starts any more; what runs goes on."""
@@ -371,7 +428,7 @@ class Runner:
         self._resting = None
         self.mind()
 
-    # -- Passes ---------------------------------------------------------------------
+    # -- What is due ----------------------------------------------------------------
 
     @property
     def room(self) -> int:
@@ -380,20 +437,13 @@ class Runner:
             return 0
         return max(0, self.concurrency - len(self.held))
 
-    def _ready(self) -> None:
+    def ready(self) -> None:
         """The descriptor is readable: there is something to do."""
-        if self.inline:
-            self._serve()
-            self._hand_out()
-            self.mind()
-        else:
-            self._start_pump()
-
-    async def run_due(self) -> None:
-        """One pass that begins now, to its end."""
-        self._ready()
-        if self._pump is not None:
-            await asyncio.wait({self._pump})
+        if self.submits:
+            self._collect()
+        self._serve()
+        self._serve_takers()
+        self.mind()
 
     def _serve(self) -> None:
         if self._serving:
@@ -407,50 +457,6 @@ class Runner:
             self._rest(_BREATH)
         finally:
             self._serving = False
-
-    def _start_pump(self) -> None:
-        """Have a pass begin, now or as soon as the one before it ends."""
-        self._again = True
-        if self._pump is None:
-            pump = self.spawn(self._run_pump(), "lapse")
-            if not pump.done():
-                self._pump = pump
-                pump.add_done_callback(self._pumped)
-            self.mind()
-
-    async def _run_pump(self) -> None:
-        while self._again:
-            self._again = False
-            try:
-                await self._run_pass()
-            except Exception as error:
-                _log.error("asking the store for what is due failed", exc_info=error)
-                self._rest(_REST)
-        self._pump = None  # with the last look at _again: nobody relies on this pass now
-        self.mind()
-
-    def _pumped(self, pump: asyncio.Task[None]) -> None:
-        if self._pump is pump:  # it was cancelled
-            self._pump = None
-            self._rest(_REST)
-
-    async def _run_pass(self) -> None:
-        begun: list[tuple[Held, Callback]] = []
-        try:
-            if self.room:
-                begun = await self.ask(_begin, self.worker, self.room)
-            else:
-                await self.ask(self.worker.look)
-        except _lapse.Closed:
-            self.end()
-        self.begun += len(begun)
-        for held, callback in begun:
-            around = cast("Around | None", self.worker.around)
-            self._adopt(held, _call(callback, held.order, around))
-        wanted = {queue: len(waiting) for queue, waiting in self.takers.items()}
-        for queue, claims in (await self.ask(self._poll_all, wanted)).items() if wanted else ():
-            for claim in claims:
-                self._give(queue, claim)
 
     # -- Callbacks ------------------------------------------------------------------
 
@@ -471,8 +477,10 @@ class Runner:
         try:
             task = self.spawn(finish, f"lapse-{held.order.id}")
         except BaseException:
-            finish.close()
+            for unbegun in (finish, awaitable):
+                _close(unbegun)
             self.held.discard(held)
+            held.disown()
             raise
         if held.task is None:  # else it is an eager task, and has begun
             held.task = task
@@ -491,17 +499,12 @@ class Runner:
         if held.unbegun is not None:
             task.remove_done_callback(held.unbegun)
         try:
-            verdict = await self._verdict(task, held.order, awaitable)
+            held.settle(*await self._verdict(task, held.order, awaitable))
         except asyncio.CancelledError:
             self._rest(_REST)  # first, for what is given back is due
-            await self._settle(held, _GIVE_BACK)
             raise
-        except GeneratorExit:  # its loop is gone
-            held.settle(*_GIVE_BACK)
-            raise
-        else:
-            await self._settle(held, verdict)
         finally:
+            held.settle(*_GIVE_BACK)  # unless it is settled
             self._ended(held)
 
     async def _verdict(
@@ -538,14 +541,6 @@ class Runner:
             told = describe(error)
         return _lapse.VERDICT_FAIL, -1, told
 
-    async def _settle(self, held: Held, verdict: _Verdict) -> None:
-        """It is settled, also when the task is cancelled meanwhile."""
-        work = None if self.inline else self._on_thread(held.settle, *verdict)
-        if work is None:
-            held.settle(*verdict)
-        else:
-            await asyncio.shield(work)
-
     def _ended(self, held: Held) -> None:
         self.held.discard(held)
         if not self._listening:
@@ -561,16 +556,11 @@ class Runner:
             and generation in (0, held.order.generation)
         }
 
-    @property
-    def passing(self) -> set[asyncio.Task[Any]]:
-        """The pass that is under way on a thread: it may begin an order at any moment."""
-        return {self._pump} if self._pump is not None else set()
-
     # -- Takers ---------------------------------------------------------------------
 
-    def poll(self, queue: str | None) -> Claim | None:
-        """Claim without waiting. Any thread."""
-        claim = self.worker.poll(queue, Claim)
+    def poll(self, queue: str | None, limit_ns: int = 0) -> Claim | None:
+        """Claim, waiting so long for an order. Any thread."""
+        claim = self.worker.take(queue, Claim, limit_ns)
         if claim is not None:
             claim._runner = self
         return claim
@@ -578,23 +568,25 @@ class Runner:
     async def take(self, queue: str | None, timeout: float | None) -> Claim | None:
         """Wait in line for a claim; None when the time is up."""
         assert self.loop is not None
+        if self._pump is not None and queue not in self.takers:
+            claim = await self.ask(self.poll, queue)  # the thread waits for others now
+            if claim is not None:
+                return claim
         taker: asyncio.Future[Claim | None] = self.loop.create_future()
         self.takers.setdefault(queue, deque()).append(taker)
         if self._looking is not None:
             self._looking.cancel()  # it is looked more often while somebody waits
             self._looking = None
-        if self.inline:
-            self._hand_out()
-            self.mind()
-        else:
-            self._start_pump()
+        self._serve_takers()
+        self.mind()
         timer = None if timeout is None else self._later(timeout, partial(_give_up, taker))
         try:
             return await taker
         except asyncio.CancelledError:
-            claim = taker.result() if taker.done() and not taker.cancelled() else None
-            if claim is not None:  # it came together with the cancellation
-                await claim.give_back()
+            if taker.done() and not taker.cancelled() and not taker.exception():
+                claim = taker.result()  # it came together with the cancellation
+                if claim is not None:
+                    await claim.give_back()
             raise
         finally:
             if timer is not None:
@@ -608,26 +600,64 @@ class Runner:
             if not waiting:
                 del self.takers[queue]
 
-    def _hand_out(self) -> None:
-        """Claim for those who wait, in their order."""
+    def _serve_takers(self) -> None:
+        """Claim for those who wait, in their order; or have it done on a thread."""
+        if not self.takers:
+            return
+        if not self.inline:
+            self._start_pump()
+            return
         for queue in list(self.takers):
-            while any(not taker.done() for taker in self.takers.get(queue, ())):
-                claims = self._poll_all({queue: 1})[queue]
-                if not claims:
-                    break
+            while queue in self.takers and (claims := self._poll_all({queue: 1})[queue]):
                 self._give(queue, claims[0])
 
-    def _poll_all(self, wanted: dict[str | None, int]) -> dict[str | None, list[Any]]:
-        """Up to so many claims of each queue, or the error that its takers get. Any thread."""
-        found: dict[str | None, list[Any]] = {}
-        for queue, most in wanted.items():
-            claims = found[queue] = []
-            try:
-                while len(claims) < most and (claim := self.poll(queue)) is not None:
-                    claims.append(claim)
-            except _lapse.Error as error:
-                claims.append(error)
+    def _start_pump(self) -> None:
+        """Have a thread claim for those who wait, for as long as there are any."""
+        if self._pump is None:
+            pump = self.spawn(self._run_pump(), "lapse-takers")
+            if not pump.done():
+                self._pump = pump
+                pump.add_done_callback(self._pumped)
+
+    async def _run_pump(self) -> None:
+        while wanted := {queue: len(waiting) for queue, waiting in self.takers.items()}:
+            found = await self.ask(self._poll_all, wanted, _TAKE_NS)
+            for queue, claims in found.items():
+                for claim in claims:
+                    self._give(queue, claim)
+        self._pump = None  # together with the look: who comes now starts another
+
+    def _pumped(self, pump: asyncio.Task[None]) -> None:
+        if self._pump is pump:  # it was cancelled
+            self._pump = None
+
+    @property
+    def passing(self) -> set[asyncio.Task[Any]]:
+        """The pass for takers that is under way on a thread."""
+        return {self._pump} if self._pump is not None else set()
+
+    def _poll_all(
+        self, wanted: dict[str | None, int], limit_ns: int = 0
+    ) -> dict[str | None, list[Any]]:
+        """Up to so many claims of each queue, or the error that its takers get. Any thread.
+
+        With a limit it waits for the first: in one queue, or in each for a part of the time.
+        """
+        found = {queue: self._poll_some(queue, most) for queue, most in wanted.items()}
+        for queue in wanted if limit_ns else ():
+            if any(found.values()):
+                break
+            found[queue] = self._poll_some(queue, 1, limit_ns // len(wanted))
         return found
+
+    def _poll_some(self, queue: str | None, most: int, limit_ns: int = 0) -> list[Any]:
+        claims: list[Any] = []
+        try:
+            while len(claims) < most and (claim := self.poll(queue, limit_ns)) is not None:
+                claims.append(claim)
+        except _lapse.Error as error:
+            claims.append(error)
+        return claims
 
     def _give(self, queue: str | None, claim: Claim | _lapse.Error) -> None:
         """To the first in line; an error to all of them. Nobody: the claim is given back."""
@@ -644,17 +674,11 @@ class Runner:
             self.takers.pop(queue, None)
 
     def give_back(self, fence: int) -> None:
-        """A claim was dropped. Any thread."""
-
-        def settle() -> None:
-            try:
-                self.worker.settle(fence, _lapse.VERDICT_GIVE_BACK, 0, None)
-            except _lapse.Error:
-                pass  # closed or forked: it was given back there
-
-        work = None if self.inline or not self.is_here() else self._on_thread(settle)
-        if work is None:
-            settle()
+        """A claim was dropped. Any thread; never waits."""
+        try:
+            self.worker.settle(fence, *_GIVE_BACK)
+        except _lapse.Error:
+            pass  # closed or forked: it was given back there
 
     def is_here(self) -> bool:
         """Whether the loop is running, on this thread. Any thread."""

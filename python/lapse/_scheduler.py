@@ -144,10 +144,12 @@ _exiting = False
 class Scheduler(_lapse.Scheduler):
     """Runs a callback when an order's time is up, unless the order is cancelled first.
 
-    url:         where orders live, see lapse.h; "memory:?engine=heap" for exact order.
+    url:         where orders live, see lapse.h; "memory:?engine=heap" for exact order,
+                 "sqlite:////var/lib/shop/orders.db" for orders that outlive the process.
                  None: "memory:".
     workers:     threads that run callbacks, 0 to 256, started with the first order that
-                 brings one or is for a handler, and one more that watches over them.
+                 brings one or is for a handler, and one more that watches over them. On a
+                 durable store also with the first handler: others may schedule for it.
                  0: the host's loop calls process() or run().
     on_error:    called as on_error(order, error) for what a callback raises, also
                  SystemExit and the like, and with a lapse.Timeout for one that lost its
@@ -167,7 +169,13 @@ class Scheduler(_lapse.Scheduler):
                  None: nothing. Take and poll go without.
 
     Durations are int, float or timedelta, 0 to 100 years; what the URL says wins. Raises
-    lapse.BadUrl, NoStore, Invalid, Range, NoMemory, System.
+    lapse.BadUrl, NoStore, Invalid, Range, NoMemory, System; of a durable store also Offline,
+    BadStore.
+
+    Orders of a durable store name the queue of a handler, in any process; a function that is
+    registered stands for its queue, another one is lapse.Unsupported. Any call on it may also
+    raise lapse.Offline, Timeout (too busy), BadStore, System, and Unsure: its answer was lost,
+    and whether it was done is not known. Calls wait without the GIL.
 
     on_error, on_dead and the logger are called without locks, on the thread on which it
     happened or on one of lapse's; what they raise goes to the logger. close() waits for
@@ -177,7 +185,7 @@ class Scheduler(_lapse.Scheduler):
     may be called from any thread, and from callbacks unless they say otherwise.
     """
 
-    __slots__ = ("__weakref__", "_lock", "_store", "_threads", "_workers")
+    __slots__ = ("__weakref__", "_durable", "_lock", "_store", "_threads", "_workers")
 
     def __init__(
         self,
@@ -220,6 +228,7 @@ class Scheduler(_lapse.Scheduler):
             clock,
             around,
         )
+        self._durable = self._worker().may_block
         self._store = url.partition(":")[0]  # the rest may hold a password
         self._workers = workers
         self._lock = make_lock()
@@ -356,14 +365,15 @@ class Scheduler(_lapse.Scheduler):
 
         None waits without limit; Ctrl-C is seen. lapse.Timeout names an order that still
         runs and leaves the scheduler stopped: call again. lapse.InCallback inside one of
-        its own callbacks. A second call does nothing. Pending orders do not run: how many
-        there were goes to the logger "lapse", as INFO.
+        its own callbacks. A second call does nothing. Pending orders of "memory:" do not
+        run: how many there were goes to the logger "lapse", as INFO. Those of a durable
+        store stay in it, and what was taken and not settled is given back.
         """
         pending = self._close(timeout)
         threads, self._threads = self._threads, []
         for thread in threads:
             thread.join()
-        if pending:
+        if pending and not self._durable:
             will_not_run(logging.INFO, pending, "their Scheduler was closed")
 
     def __enter__(self) -> Self:
@@ -381,11 +391,23 @@ class Scheduler(_lapse.Scheduler):
         store = getattr(self, "_store", "?")
         if self.closed:
             return f"<lapse.Scheduler {store}: closed>"
+        if self._durable:
+            return f"<lapse.Scheduler {store}: open>"  # figures would have to be waited for
         now = self._stats()
         return f"<lapse.Scheduler {store}: {now['pending']} pending, {now['running']} running>"
 
     def __del__(self) -> None:
-        if self.closed or _exiting or not (pending := self._stats()["pending"]):
+        if self.closed or _exiting:
+            return
+        if self._durable:  # its orders are safe, and to count them would wait for the store
+            warnings.warn(
+                "a Scheduler was dropped without close(): others get what it holds later",
+                ResourceWarning,
+                source=self,
+                stacklevel=2,
+            )
+            return
+        if not (pending := self._stats()["pending"]):
             return
         will_not_run(logging.WARNING, pending, "their Scheduler was dropped without close()")
         warnings.warn(
@@ -407,6 +429,13 @@ class Scheduler(_lapse.Scheduler):
                 thread.start()
                 self._threads.append(thread)
             self._lazy = False
+
+    def _give_back(self, timeout: float) -> None:
+        """At exit: what was claimed and is not settled goes to other processes at once."""
+        try:
+            self._close(timeout)
+        except _lapse.Error:
+            pass  # something still runs: its lease ends by itself
 
     def _forget_parent(self) -> None:
         """In the child of a fork: empty, with its handlers and no threads yet."""
@@ -588,6 +617,9 @@ def _at_exit() -> None:
     until = time.monotonic() + _EXIT_GRACE
     for thread, _ in threads:
         thread.join(max(0.0, until - time.monotonic()))
+    for scheduler in list(_schedulers):
+        if scheduler._durable:
+            scheduler._give_back(max(0.0, until - time.monotonic()))
 
 
 def _after_fork_in_child() -> None:

@@ -19,13 +19,15 @@ import asyncio
 import os
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from asyncio import get_running_loop
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from . import _lapse
 from . import _scheduler as _sync
-from ._enums import Fate, Info, State
+from ._enums import Fate, Info, State, info_of
 from ._runner import Around, Claim, Hooks, Runner
 from ._types import (
     Callback,
@@ -67,6 +69,11 @@ class Scheduler:
     around:      called as around(order) before each callback; what it returns is entered
                  for the callback, with `async with` where it can be, else with `with`.
     max_pending, overflow, keep, max_dead, lease, stuck_after, clock: as for lapse.Scheduler.
+
+    It opens the store, which may wait for a disk or a network if that is a durable one. Its
+    calls then never hold up the loop: schedule, schedule_at, cancel, reschedule, get and
+    requeue are submitted together, without a thread, so that many share one flush of the disk;
+    the others are made on a thread of the loop's executor.
 
     Make it anywhere, also at import, and register its handlers there. It belongs to the loop
     in which it is first used; another loop may take it over once that one is closed, else it
@@ -119,6 +126,7 @@ class Scheduler:
         self._wire()
         self._concurrency = concurrency
         self._runner = self._make_runner()
+        self._submits = self._runner.submits
         _schedulers.add(self)
 
     # -- Schedule, cancel, change ---------------------------------------------------
@@ -138,9 +146,10 @@ class Scheduler:
         a coroutine function, or anything that returns an awaitable. Returns the order's
         generation.
         """
-        return await self._ask(
-            self._s.schedule, order_id, delay, callback, payload, queue, replace
-        )
+        order = (order_id, delay, callback, payload, queue, replace)
+        if self._submits:
+            return cast("int", await self._send(partial(self._s._submit_put, False, *order)))
+        return await self._ask(self._s.schedule, *order)
 
     async def schedule_at(
         self,
@@ -152,9 +161,10 @@ class Scheduler:
         replace: bool = False,
     ) -> int:
         """As schedule, at an instant: an aware datetime, or seconds since 1970 (UTC)."""
-        return await self._ask(
-            self._s.schedule_at, order_id, when, callback, payload, queue, replace
-        )
+        order = (order_id, when, callback, payload, queue, replace)
+        if self._submits:
+            return cast("int", await self._send(partial(self._s._submit_put, True, *order)))
+        return await self._ask(self._s.schedule_at, *order)
 
     async def schedule_many(self, orders: Iterable[_lapse._Given]) -> Results:
         """Schedule many orders in one step; one bad order does not hold back the others.
@@ -165,6 +175,11 @@ class Scheduler:
 
     async def cancel(self, order_id: Id, generation: int = 0) -> Fate:
         """The order was paid: returns its Fate, which is true only when it was cancelled."""
+        if self._submits:
+            ask = partial(self._s._submit, _lapse.ASK_CANCEL, order_id, generation, 0)
+            if (fate := await self._send(ask)) is not None:
+                return cast("Fate", fate)
+            return self._s.cancel(order_id, generation)  # which knows the answer
         return await self._ask(self._s.cancel, order_id, generation)
 
     async def cancel_wait(
@@ -176,14 +191,10 @@ class Scheduler:
         callback it answers RUNNING at once.
         """
         limit = _limit(timeout)
-        fate = await self._ask(self._s.cancel, order_id, generation)
+        fate = await self.cancel(order_id, generation)
         text = _text(order_id)
         end = _end(limit)
-        runner = self._runner
-        running = runner.tasks(text, generation)
-        if fate is Fate.RUNNING and not running and runner.passing:
-            await asyncio.wait(runner.passing, timeout=_left(end))  # it may just have begun it
-            running = runner.tasks(text, generation)
+        running = self._runner.tasks(text, generation)
         if running and asyncio.current_task() not in running:
             _, late = await asyncio.wait(running, timeout=_left(end))
             if late:
@@ -195,6 +206,11 @@ class Scheduler:
 
         Returns Fate.RESCHEDULED; or RUNNING, DONE or UNKNOWN, and then nothing has changed.
         """
+        if self._submits:
+            ask = partial(self._s._submit, _lapse.ASK_RESCHEDULE, order_id, generation, delay)
+            if (fate := await self._send(ask)) is not None:
+                return cast("Fate", fate)
+            return self._s.reschedule(order_id, delay, generation)  # which knows the answer
         return await self._ask(self._s.reschedule, order_id, delay, generation)
 
     # -- Handlers -------------------------------------------------------------------
@@ -268,6 +284,9 @@ class Scheduler:
 
     async def get(self, order_id: Id) -> Info | None:
         """Look up the newest generation of an order; None when there is no such order."""
+        if self._submits:
+            found = await self._send(partial(self._s._submit, _lapse.ASK_GET, order_id, 0, 0))
+            return None if found is None else info_of(found)
         return await self._ask(self._s.get, order_id)
 
     async def orders(self, states: State | None = None) -> AsyncIterator[Info]:
@@ -284,6 +303,11 @@ class Scheduler:
 
         Returns the new generation. Raises lapse.Unknown when there is no such dead letter.
         """
+        if self._submits:
+            ask = partial(self._s._submit, _lapse.ASK_REQUEUE, order_id, generation, delay)
+            if (made := await self._send(ask)) is not None:
+                return cast("int", made)
+            return self._s.requeue(order_id, delay, generation)  # which knows the answer
         return await self._ask(self._s.requeue, order_id, delay, generation)
 
     async def purge(self, order_id: Id | None = None, generation: int = 0) -> int:
@@ -324,7 +348,7 @@ class Scheduler:
         begun = runner.begun
         while True:
             seen, room = runner.begun, runner.room
-            await runner.run_due()
+            runner.ready()
             if runner.begun != seen:
                 continue
             if room or await self._ask(self._s.timeout) != 0:
@@ -351,8 +375,8 @@ class Scheduler:
 
         None waits without limit. lapse.Timeout names an order that still runs and leaves the
         scheduler stopped: call again. lapse.InCallback inside one of its own callbacks or
-        hooks. A second call does nothing. Pending orders do not run: how many there were
-        goes to the logger "lapse", as INFO.
+        hooks. A second call does nothing. Pending orders of "memory:" do not run: how many
+        there were goes to the logger "lapse", as INFO.
         """
         limit = _limit(timeout)
         if self.closed:
@@ -366,10 +390,11 @@ class Scheduler:
         await self.stop()
         await self._wait_idle(runner, end)
         await self._ask(self._s.close, _left(end))
+        runner.lose_answers()
 
     async def _wait_idle(self, runner: Runner, end: float | None) -> None:
         await asyncio.sleep(0)  # a callback that is under way in this pass returns first
-        while running := runner.tasks() | runner.hooks | runner.passing:
+        while running := runner.tasks() | runner.hooks | runner.passing | runner.asked:
             if _left(end) == 0:
                 what = f"order {next(iter(runner.held)).order.id!r}" if runner.held else "a call"
                 raise _lapse.Timeout(f"{what} still runs: close again to wait for it")
@@ -426,7 +451,10 @@ class Scheduler:
         self._s.around = cast("Any", around)
 
     def __repr__(self) -> str:
-        return repr(self._s).replace("<lapse.", "<lapse.aio.", 1)
+        if self.closed or self._runner.inline:
+            return repr(self._s).replace("<lapse.", "<lapse.aio.", 1)
+        running = len(self._runner.held)  # the rest would be waited for
+        return f"<lapse.aio.Scheduler {self._s._store}: {running} running here>"
 
     def __del__(self) -> None:
         runner = getattr(self, "_runner", None)
@@ -445,20 +473,29 @@ class Scheduler:
         self._hooks.runner = runner
         return runner
 
-    def _ask(self, function: Callable[..., _T], *args: object) -> Coroutine[Any, Any, _T]:
+    async def _ask(self, function: Callable[..., _T], *args: object) -> _T:
         """Call the store: at once when it answers from memory, else on a thread."""
-        return self._bind().ask(function, *args)
+        runner = self._here()
+        return function(*args) if runner.inline else await runner.ask(function, *args)
+
+    async def _send(self, submit: Callable[[int], object]) -> Any:
+        """Submit a call to a durable store, and wait for its answer without a thread."""
+        return await self._here().send(submit)
+
+    def _here(self) -> Runner:
+        runner = self._runner
+        return runner if runner.loop is get_running_loop() else self._bind()
 
     def _bind(self) -> Runner:
         """What runs the callbacks, in the loop that is running."""
-        loop = asyncio.get_running_loop()
+        loop = get_running_loop()
         if self._runner.loop is not loop:
             self._move_to(loop)
         return self._runner
 
     def _bind_if_running(self) -> None:
         try:
-            asyncio.get_running_loop()
+            get_running_loop()
         except RuntimeError:
             return
         self._bind()

@@ -8,6 +8,9 @@ import pytest
 from hosts import HOSTS, Serve, Server
 
 every_host = pytest.mark.parametrize("host", HOSTS)
+one_of_each = pytest.mark.parametrize(
+    "host", ["flask-sync", "django-preload", "fastapi-asyncio", "fastapi-uvloop"]
+)
 
 
 @every_host
@@ -46,7 +49,7 @@ def test_payment_and_closing_meet_and_one_of_them_wins(serve: Serve, host: str) 
     shop = serve(host, SHOP_PAY_WITHIN="1.5")
     with ThreadPoolExecutor(8) as customers:
         asked = []
-        for number in range(60):
+        for number in range(30):
             due = time.monotonic() + 1.5
             order_id = shop.place().id
             when = due + number % 5 / 200
@@ -60,7 +63,7 @@ def test_payment_and_closing_meet_and_one_of_them_wins(serve: Serve, host: str) 
     shop.stop()
 
 
-@every_host
+@one_of_each
 def test_it_ends_at_once_with_orders_pending(serve: Serve, host: str) -> None:
     shop = serve(host)
     order = shop.place()
@@ -72,7 +75,7 @@ def test_it_ends_at_once_with_orders_pending(serve: Serve, host: str) -> None:
     shop.stop()
 
 
-@every_host
+@one_of_each
 @pytest.mark.parametrize("ends", ["stop", "kill"])
 def test_a_server_that_starts_again_closes_what_fell_due_meanwhile(
     serve: Serve, host: str, ends: str

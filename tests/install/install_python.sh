@@ -12,7 +12,7 @@ cd "$work"
 copy_tree "$work/tree"
 make_archive "$work/tree"
 tar -tzf "$archive" | sed 's|^[^/]*/||' >"$work/archived"
-(cd "$root" && find core bindings/python python/lapse \( -name '*.[ch]' -o -name '*.py' -o \
+(cd "$root" && find core bindings/python tools/lapse python/lapse \( -name '*.[ch]' -o -name '*.py' -o \
     -name '*.pyi' -o -name py.typed \) && echo LICENSE && echo README.md) |
     while read -r file; do
         grep -qx "$file" "$work/archived" || fail "not in the archive: $file"
@@ -89,6 +89,36 @@ closed = threading.Event()
 lapse.schedule("unpaid", 0.01, lambda order: closed.set())
 assert closed.wait(30)'
 echo "ok: with the installed liblapse"
+
+# -- Stores: with its library, and without ------------------------------------------------------
+
+if pkg-config --exists 'sqlite3 >= 3.35'; then
+    empty/bin/python -I -c '
+import lapse
+with lapse.Scheduler("sqlite:///orders.db", workers=0) as s:
+    s.schedule("o", 60, queue="q")
+with lapse.Scheduler("sqlite:///orders.db", workers=0) as s:
+    assert s.cancel("o")'
+    echo "ok: sqlite: is built in"
+else
+    echo "skipped: pkg-config does not find sqlite3"
+fi
+LAPSE_SQLITE=OFF make_wheel "$archive" "$work/bare"
+"$python" -m venv bare-env
+bare-env/bin/python -m pip install --quiet --no-deps --no-index "$wheel"
+bare-env/bin/python -I -c '
+import lapse
+try:
+    lapse.Scheduler("sqlite:///orders.db")
+except lapse.NoStore as error:
+    assert "libsqlite3-dev" in str(error), error
+else:
+    raise SystemExit("a store that was not built")
+assert lapse.schedule("o", 60)'
+if readelf -d "$(find bare-env -name '_lapse*.so')" | grep -q sqlite; then
+    fail "LAPSE_SQLITE=OFF needs SQLite"
+fi
+echo "ok: LAPSE_SQLITE=OFF"
 
 # -- Options of the build ---------------------------------------------------------------------
 

@@ -24,6 +24,9 @@ MYPYPATH=$PWD/python mypy --config-file "$work/config" --cache-dir "$work/cache"
     tests/python/typed_use.py tests/python/typed_aio.py || status=1
 
 # The one stub. Of modules that carry their types in their source there is nothing to compare.
-PYTHONPATH=$build/python PYTHONDONTWRITEBYTECODE=1 stubtest \
+# Whether a class can be inherited from together with another is not said in stubs for now.
+set --
+if stubtest --help | grep -q -e --ignore-disjoint-bases; then set -- --ignore-disjoint-bases; fi
+PYTHONPATH=$build/python PYTHONDONTWRITEBYTECODE=1 stubtest "$@" \
     --mypy-config-file "$work/config" lapse._lapse || status=1
 exit $status

@@ -1,5 +1,6 @@
 -- Order ids: which there can be, which are the same, and what the same one again means.
 
+local lapse = require "lapse"
 local support = require "support"
 local invent, nothing = support.invent, support.nothing
 
@@ -14,6 +15,23 @@ describe("an order id", function()
         assert.are.same({ false, "unknown" }, { s:reschedule("a\0b", 5) })
         assert.are.same("Unknown", select(3, s:get "a\0b"))
         assert.are.equal(1, s:get("a").remaining)
+    end)
+
+    it("P-52 is not alone: a queue and a URL hold no NUL either", function()
+        local s = invent()
+        local calls = {
+            function() return s:put { id = "x", queue = "a\0b" } end,
+            function() return s:handle("a\0b", nothing) end,
+            function() return s:poll "a\0b" end,
+            function() return lapse.new "memory:\0?engine=none" end,
+            function() return lapse.new { url = "memory:\0" } end,
+        }
+        for _, call in ipairs(calls) do
+            local fine, err = pcall(call)
+            assert.is_false(fine)
+            assert.is_truthy(err:find("NUL", 1, true), err)
+        end
+        assert.are.equal(0, s:stats().pending)
     end)
 
     it("P-52 leaves every byte to the payload", function()

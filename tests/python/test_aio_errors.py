@@ -351,7 +351,7 @@ def test_cancelling_before_the_first_step(loops, monkeypatch):
         s, clock = loops.told()
         await s.schedule("o", 1, callback)
         clock.advance(2)
-        s._runner._ready()
+        s._runner.ready()
         while not s._runner.tasks():
             await passes(1)
         for task in s._runner.tasks():

@@ -47,7 +47,7 @@ def test_p42_the_loop_is_closed(loops, coroutine, caplog):
     async def main():
         callback = awaited if coroutine else plain
         await s.schedule_many([(f"{i}", i * 0.00002, callback) for i in range(1000)])
-        await asyncio.wait({asyncio.ensure_future(asyncio.Event().wait())}, timeout=0.01)
+        await asyncio.sleep(0.01)  # sleeps: until the loop is closed in the middle
 
     loop = loops.new_loop()
     left = loop.create_task(main())
@@ -106,7 +106,7 @@ def test_p42_asyncio_run_ends_over_running_callbacks():
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.wait({asyncio.ensure_future(asyncio.Event().wait())}, timeout=0.1)
+            await asyncio.sleep(0.1)  # sleeps: as a host that takes its time to end
 
     async def main():
         keep = asyncio.ensure_future(slow_to_end())
@@ -134,7 +134,7 @@ def test_p42_in_a_process_of_its_own():
 
             async def main():
                 await s.schedule_many([(f"{i}", i * 0.00002, callback) for i in range(1000)])
-                await asyncio.wait({asyncio.ensure_future(asyncio.Event().wait())}, timeout=0.01)
+                await asyncio.sleep(0.01)  # sleeps: until the loop is closed in the middle
 
             loop = asyncio.new_event_loop()
             task = loop.create_task(main())
@@ -377,10 +377,11 @@ def test_a_task_factory_that_fails_is_an_error_of_the_order(caplog):
             await until(lambda: reported)
             loop.set_task_factory(None)
             assert isinstance(reported[0], OSError) and not s._runner.held
-            assert (await s.stats())["failed"] == 1
+            found = await s.stats()
+            assert (found["failed"], found["stale"]) == (1, 0)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("error")
         asyncio.run(main())
         gc.collect()
 
@@ -538,7 +539,7 @@ def test_p41_ctrl_c_is_seen(loops, wait):
     async def main():
         await s.schedule("stuck", 0, stuck)
         await s.schedule("next", 0, stuck)
-        await until(inside.is_set)
+        await until(lambda: inside.is_set() and s._s.timeout() == 0)
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         start = time.monotonic()
         try:
@@ -598,6 +599,8 @@ async def in_child():
     await s.schedule("t", 0.02, queue="q")
     async with await s.take("q", 10) as claim:
         assert claim == "t"
+    while not ran:
+        await asyncio.sleep(0.001)  # sleeps: between two looks
     await s.close(5)
     assert ran == [("c", os.getpid())], ran
 
@@ -731,7 +734,8 @@ def test_p35_the_interpreter_ends(ending):
             ending,
         )
         assert done.returncode == expected, done.stderr
-        assert done.stderr == "" or ending == "raises", done.stderr
+        told = [line for line in done.stderr.splitlines() if "ask" not in line[:4]]
+        assert told == [] or ending == "raises", done.stderr  # of tasks tells asyncio
         assert "Fatal" not in done.stderr
 
 

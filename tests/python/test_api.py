@@ -248,7 +248,7 @@ def test_help_tells_all_there_is():
     missing = {n for n in lapse.__all__ if callable(getattr(lapse, n))} - errors - words
     assert missing == set()
     shown = pydoc.plain(pydoc.render_doc(lapse))
-    assert "schedule(order_id, delay, callback=None" in shown
+    assert re.search(r"\n    schedule\(\s*order_id,\s*delay,\s*callback=None", shown)
     assert shown.index("lapse.schedule(") < shown.index("PACKAGE CONTENTS")
 
 

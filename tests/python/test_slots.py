@@ -4,10 +4,9 @@ import random
 import threading
 import weakref
 
+import lapse
 import pytest
 from support import PATIENCE, rounds
-
-import lapse
 
 
 def function(ran: list | None = None):

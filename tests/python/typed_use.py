@@ -5,7 +5,7 @@ error as well.
 """
 
 import array
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Literal, assert_type
 
 import lapse
@@ -47,7 +47,7 @@ def delays(s: lapse.Scheduler) -> None:
     s.schedule("o", 1, payload=array.array("b", [1]))
     s.schedule("o", 1, queue="q")
     s.schedule("o", 1, None, None, None, False)
-    s.schedule_at("o", datetime.now(timezone.utc), close)
+    s.schedule_at("o", datetime.now(UTC), close)
     s.schedule_at("o", 1.5e9, close)
     lapse.schedule("o", 1, close)
     lapse.schedule_at("o", 1_500_000_000, close)
@@ -103,7 +103,7 @@ def answers(s: lapse.Scheduler) -> None:
     s.orders("DEAD")  # type: ignore[arg-type]
     s.cancel(5)  # type: ignore[arg-type]
     s.cancel("o", "5")  # type: ignore[arg-type]
-    s.get("o").id  # type: ignore[union-attr]
+    print(s.get("o").id)  # type: ignore[union-attr]
 
 
 def claims(s: lapse.Scheduler) -> None:
@@ -153,7 +153,7 @@ def options() -> None:
     lapse.Scheduler(overflow="drop")  # type: ignore[arg-type]
     lapse.Scheduler(worker=1)  # type: ignore[call-arg]
     lapse.Scheduler(on_error=on_wrong)  # type: ignore[arg-type]
-    lapse.Scheduler("memory:", 2)  # type: ignore[misc]
+    lapse.Scheduler("memory:", 2)  # type: ignore
     lapse.Scheduler(clock=5)  # type: ignore[arg-type]
 
 
@@ -176,7 +176,7 @@ def policies(s: lapse.Scheduler) -> None:
 
     s.pause("q")
     s.resume("q")
-    wrong: lapse.Policy = {"attempt": 3}  # type: ignore[typeddict-item]
+    wrong: lapse.Policy = {"attempt": 3}  # type: ignore
     s.handle("q", close, attempts="5")  # type: ignore[arg-type]
     s.handle("q", close, attempt=5)  # type: ignore[call-arg]
     s.handler("q", attempts="5")  # type: ignore[arg-type]

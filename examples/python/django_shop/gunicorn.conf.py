@@ -5,9 +5,3 @@ def post_worker_init(worker):
     from shop.timers import start_worker
 
     start_worker()
-
-
-def worker_exit(server, worker):
-    from shop.timers import timer
-
-    timer.close(timeout=10)  # callbacks that run may finish

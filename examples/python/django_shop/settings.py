@@ -20,6 +20,12 @@ DATABASES = {
     }
 }
 USE_TZ = True
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"console": {"class": "logging.StreamHandler"}},
+    "root": {"handlers": ["console"], "level": "INFO"},
+}
 
 PAY_WITHIN = float(os.environ.get("SHOP_PAY_WITHIN", 30 * 60))
 GRACE = float(os.environ.get("SHOP_GRACE", 40))  # gunicorn's graceful_timeout, and some

@@ -28,6 +28,7 @@ PAY_WITHIN = float(os.environ.get("SHOP_PAY_WITHIN", 30 * 60))
 GRACE = float(os.environ.get("SHOP_GRACE", 40))  # gunicorn's graceful_timeout, and some
 
 app = Flask(__name__)
+app.logger.setLevel("INFO")
 
 # Made at import, also in gunicorn's master with --preload: each worker has one of its own.
 timer = lapse.Scheduler(
@@ -115,4 +116,4 @@ def start_worker() -> None:
     may have taken orders until then."""
     with app.app_context():
         recover()
-    timer.schedule(f"recover/{os.getpid()}", GRACE, recover)
+    timer.schedule(f"recover/{os.getpid()}", GRACE, recover, replace=True)

@@ -5,9 +5,3 @@ def post_worker_init(worker):
     from app import start_worker
 
     start_worker()
-
-
-def worker_exit(server, worker):
-    from app import timer
-
-    timer.close(timeout=10)  # callbacks that run may finish

@@ -97,15 +97,18 @@ function reload.adopt(list, scheduler)
     return pause
 end
 
--- The pending orders of a stopped scheduler go into the list; `list` may be nil. Returns how many
+-- The pending orders of a stopped scheduler go into the list, if there is one. Returns how many
 -- did not.
 function reload.hand_over(list, scheduler)
+    if not list then
+        return scheduler:stats().pending
+    end
     local orders = scheduler:each "pending"
     local now = scheduler:now()
     local left, full = 0, nil
     for order in orders do
         local fine, message
-        if list and order.queue ~= "" then
+        if order.queue ~= "" then
             fine, message = list.dict:rpush(LIST, pack(order, now))
         end
         if fine then

@@ -38,7 +38,8 @@ local LONGEST = 5             -- seconds that the driver waits at most
 local SHORTEST = 0.001        -- less would be none: nginx counts milliseconds
 local AGAIN = 0.25            -- seconds after which a launch that came to nothing is repeated
 local LIFE = 1000             -- times that a driver wakes up before another takes its place
-local ROW = 64                -- callbacks in a row before nginx looks at its requests
+local ROW = 16                -- callbacks in a row before a look at the clock
+local ROW_TIME = 0.001        -- seconds of callbacks in a row before nginx looks at its requests
 local IN_VAIN = 8             -- runners in a row that found nothing, when something seemed due
 local NO_ROOM = "%s, perhaps after a stack overflow" -- nor for on_throw
 local ENDED = "the callback ended its timer, as ngx.exit() does"
@@ -173,10 +174,33 @@ local function run_order(w, callback, id, order)
     return w.begun ~= begun
 end
 
--- Run one order after the other until one has waited, but leave some to the next runner.
+-- Callbacks begin in a row. It ends when one has had to rest.
+local function begin_row(w)
+    w.row = 0
+    w.row_began = w.scheduler:now()
+    w.must_rest = false
+end
+
+-- One more callback has run: is it nginx's turn?
+local function count_in_row(w)
+    w.row = w.row + 1
+    if w.row % ROW == 0 and w.scheduler:now() - w.row_began >= ROW_TIME then
+        w.must_rest = true
+    end
+end
+
+-- nginx runs timers that are due, new ones too, before it looks at its requests. So a pause is
+-- of a millisecond: one of none would be such a timer.
+local function rest(w)
+    w.must_rest = false
+    sleep(SHORTEST)
+    begin_row(w)
+end
+
+-- Run one order after the other until one has waited, or the row is long enough.
 local function run_orders(w, runner)
     local ran, waited = 0, false
-    while ran < ROW and not waited and not w.left do
+    while not waited and not w.must_rest and not w.left do
         local callback, id, order = begin(w.scheduler)
         if not callback then
             break
@@ -188,16 +212,15 @@ local function run_orders(w, runner)
         waited = run_order(w, callback, id, order)
         runner.order = nil
         ran = ran + 1
+        count_in_row(w)
     end
-    w.in_row = w.in_row + ran
     w.in_vain = ran > 0 and 0 or w.in_vain + 1 -- Such as for lack of memory: the driver goes on.
 end
 
 function run(_, w, epoch)
     acknowledge(w, epoch)
-    if w.in_row >= ROW then
-        w.in_row = 0
-        sleep(0)
+    while w.must_rest do
+        rest(w)
     end
     if w.left then
         return
@@ -255,6 +278,7 @@ local function turn(w, waited)
     if w.live >= limit(w) then
         see_to_stuck(w.scheduler)
     elseif w.launching == 0 then
+        begin_row(w)
         launch(w)
     end
     w.due = true
@@ -350,7 +374,9 @@ function worker.start(scheduler, options, list)
         live = 0,      -- runners that run
         launching = 0, -- runners that have not started
         begun = 0,     -- runners that ever started
-        in_row = 0,    -- callbacks since nginx looked at its requests
+        row = 0,       -- callbacks since nginx looked at its requests
+        row_began = 0,
+        must_rest = false,
         in_vain = 0,   -- runners in a row that found nothing
         epoch = 0,     -- of launches
         few = nil,     -- as many runners as nginx seems to allow

@@ -60,4 +60,4 @@ def start_worker() -> None:
     """When a worker starts; and once more when the workers before it have ended, because they
     may have taken orders until then."""
     recover()
-    timer.schedule(f"recover/{os.getpid()}", settings.GRACE, recover)
+    timer.schedule(f"recover/{os.getpid()}", settings.GRACE, recover, replace=True)
