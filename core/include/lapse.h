@@ -301,7 +301,7 @@ typedef struct lapse_spec {
     const char *queue;   /* NULL: "". A handler's name, or where lapse_take finds it */
     lapse_ns delay;      /* from now */
     lapse_ns at;         /* if not 0: a UTC instant instead of `delay` */
-    const void *payload; /* opaque bytes, returned as they are */
+    const void *payload; /* opaque bytes, returned as they are; none when it is empty */
     size_t payload_len;
     lapse_callback fn;     /* NULL: for the queue's handler or a taker */
     void *arg;             /* for `fn`; without one it is only released */
