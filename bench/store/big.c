@@ -9,7 +9,11 @@
 #include "../core/measure.h"
 #include "workload.h"
 
-enum { DUE = 20000, LAST = 200 };
+enum {
+    DUE = 20000,
+    LAST = 5000, /* scheduled just before the end: they fill a log */
+    BATCH = 100,
+};
 
 /* The most that was resident at any time, in MB. */
 static double most_resident(pid_t pid)
@@ -35,16 +39,17 @@ static void put_in_child(const store_peer *peer, void *arg)
     peer->leave();
 }
 
-/* Schedule some more and die. */
+/* Schedule and die. */
 static void use_and_die(const store_peer *peer, void *arg)
 {
     uint64_t seed = *(uint64_t *)arg;
-    store_order order;
+    store_order orders[BATCH];
     peer->join();
     void *link = peer->connect();
-    for (int i = 0; i < LAST; i++) {
-        make_order(&order, &seed);
-        peer->put(link, &order, 1);
+    for (int i = 0; i < LAST; i += BATCH) {
+        for (int k = 0; k < BATCH; k++)
+            make_order(&orders[k], &seed);
+        peer->put(link, orders, BATCH);
     }
     kill(getpid(), SIGKILL);
 }

@@ -522,7 +522,7 @@ static int list(lp_store *store, uint64_t *cursor, unsigned states, lapse_info *
     return n;
 }
 
-static void ask_counts(lapse *s, const lp_queue *q, lp_counts *out)
+static int ask_counts(lapse *s, const lp_queue *q, lp_counts *out)
 {
     *out = (lp_counts){.oldest_due = LAPSE_FOREVER};
     size_t size = q ? strlen(q->name) + 1 : 0;
@@ -532,10 +532,11 @@ static void ask_counts(lapse *s, const lp_queue *q, lp_counts *out)
         c->job.queue = memcpy(c->bytes, q->name, size);
     c = ask(s, c, &code);
     if (!c)
-        return;
+        return code;
     if (code >= 0)
         *out = c->counts;
     lp_driver_free_call(c);
+    return code < 0 ? code : LAPSE_OK;
 }
 
 static bool is_of(const lp_queue *q, const char *name)
@@ -559,18 +560,18 @@ static void correct(const lp_driver *d, const lp_queue *q, lp_counts *out)
             out->running += c->superseded && !c->lost && is_of(q, c->queue->name);
 }
 
-static void count(lp_store *store, lp_counts *out)
+static int count_queue(lp_store *store, lp_queue *q, lp_counts *out)
 {
     lp_driver *d = driver_of(store);
-    ask_counts(d->s, NULL, out);
-    correct(d, NULL, out);
+    int code = ask_counts(d->s, q, out);
+    if (code == LAPSE_OK)
+        correct(d, q, out);
+    return code;
 }
 
-static void count_queue(lp_store *store, lp_queue *q, lp_counts *out)
+static int count(lp_store *store, lp_counts *out)
 {
-    lp_driver *d = driver_of(store);
-    ask_counts(d->s, q, out);
-    correct(d, q, out);
+    return count_queue(store, NULL, out);
 }
 
 void lp_driver_learn_queues(lapse *s)

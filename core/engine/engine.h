@@ -269,6 +269,9 @@ void lp_drop_answers(lapse *s);
 /* Whether this can be a queue's name: 0 or LAPSE_EINVAL. */
 int lp_check_queue(const char *queue);
 
+/* lapse_queue_statistics; without asking the store what is in it now unless `ask`. */
+int lp_queue_figures(lapse *s, const char *queue, lapse_queue_stats *out, bool ask);
+
 /* Drop a reference to a handler; what the last one leaves goes into `r`. Under the lock. */
 void lp_drop_handler(lp_handler *h, lp_request *r);
 

@@ -191,17 +191,39 @@ static lapse_ns late_by(const lapse *s, lapse_ns due)
     return due < now ? now - due : 0;
 }
 
-int lapse_queue_statistics(lapse *s, const char *queue, lapse_queue_stats *out)
+static void fill_figures(const lapse *s, const lp_queue *q, const lp_counts *now_in,
+                         lapse_queue_stats *out)
 {
-    if (!out)
-        return lp_fail(LAPSE_EINVAL, "lapse_queue_statistics: `out` is NULL");
-    int code = lp_check_queue(queue);
-    if (code == LAPSE_OK)
-        code = lp_enter(s);
+    static const lp_histogram none;
+    const lp_histogram *h = q->lateness ? q->lateness : &none;
+    *out = (lapse_queue_stats){
+        .queue = q->name,
+        .handled = q->handler != NULL,
+        .paused = q->paused,
+        .pending = now_in->pending,
+        .running = now_in->running,
+        .dead = now_in->dead,
+        .started = q->started,
+        .done = q->done,
+        .failed = q->failed,
+        .retried = q->retried,
+        .cancelled = q->cancelled,
+        .dead_total = q->dead_total,
+        .oldest_due = late_by(s, now_in->oldest_due),
+        .late_p50 = lp_histogram_at(h, 0.5),
+        .late_p99 = lp_histogram_at(h, 0.99),
+        .late_max = h->max,
+    };
+    memcpy(out->dead_by, q->dead_by, sizeof out->dead_by);
+}
+
+int lp_queue_figures(lapse *s, const char *queue, lapse_queue_stats *out, bool ask)
+{
+    int code = lp_enter(s);
     if (code < 0)
         return code;
     lp_queue *q = s->store->ops->queue(s->store, queue);
-    if (!q && s->driver) {
+    if (!q && s->driver && ask) {
         lp_driver_learn_queues(s);
         q = s->store->ops->queue(s->store, queue);
     }
@@ -210,31 +232,20 @@ int lapse_queue_statistics(lapse *s, const char *queue, lapse_queue_stats *out)
         return lp_fail(LAPSE_EUNKNOWN, "no queue %s is known",
                        lp_text_quote(queue, strnlen(queue, LAPSE_ID_MAX)));
     }
-    lp_counts now_in;
-    s->store->ops->count_queue(s->store, q, &now_in);
-    static const lp_histogram none;
-    const lp_histogram *h = q->lateness ? q->lateness : &none;
-    *out = (lapse_queue_stats){
-        .queue = q->name,
-        .handled = q->handler != NULL,
-        .paused = q->paused,
-        .pending = now_in.pending,
-        .running = now_in.running,
-        .dead = now_in.dead,
-        .started = q->started,
-        .done = q->done,
-        .failed = q->failed,
-        .retried = q->retried,
-        .cancelled = q->cancelled,
-        .dead_total = q->dead_total,
-        .oldest_due = late_by(s, now_in.oldest_due),
-        .late_p50 = lp_histogram_at(h, 0.5),
-        .late_p99 = lp_histogram_at(h, 0.99),
-        .late_max = h->max,
-    };
-    memcpy(out->dead_by, q->dead_by, sizeof out->dead_by);
+    lp_counts now_in = {.oldest_due = LAPSE_FOREVER};
+    if (ask)
+        code = s->store->ops->count_queue(s->store, q, &now_in);
+    fill_figures(s, q, &now_in, out);
     lp_leave(s);
-    return LAPSE_OK;
+    return code;
+}
+
+int lapse_queue_statistics(lapse *s, const char *queue, lapse_queue_stats *out)
+{
+    if (!out)
+        return lp_fail(LAPSE_EINVAL, "lapse_queue_statistics: `out` is NULL");
+    int code = lp_check_queue(queue);
+    return code < 0 ? code : lp_queue_figures(s, queue, out, true);
 }
 
 const char *lapse_queue_name(lapse *s, size_t n)

@@ -122,7 +122,7 @@ int lapse_statistics(lapse *s, lapse_stats *out)
     if (code < 0)
         return code;
     lp_counts now_in;
-    s->store->ops->count(s->store, &now_in);
+    code = s->store->ops->count(s->store, &now_in);
     lapse_ns now = lp_engine_now(s);
     const lp_totals *t = &s->totals;
     lp_histogram lateness;
@@ -164,7 +164,7 @@ int lapse_statistics(lapse *s, lapse_stats *out)
             out->offline = now - s->driver->offline_since + 1;
     }
     lp_leave(s);
-    return LAPSE_OK;
+    return code;
 }
 
 lapse_ns lapse_now(const lapse *s)

@@ -152,15 +152,56 @@ static void queue_label(text *out, const char *metric, const char *name)
 
 typedef void (*write_queue)(text *out, const lapse_queue_stats *q, size_t field);
 
-/* One metric of every queue. */
-static void each_queue(text *out, lapse *s, write_queue write, size_t field)
+/* All queues as they are now, looked at once. */
+typedef struct queues {
+    struct seen {
+        lapse_queue_stats stats;
+        bool asked; /* the store has said what is in it now */
+    } * seen;
+    size_t count, room;
+} queues;
+
+static bool make_queue_room(queues *all)
+{
+    if (all->count < all->room)
+        return true;
+    size_t room = all->room ? 2 * all->room : 64;
+    struct seen *more = realloc(all->seen, room * sizeof *more);
+    if (!more)
+        return false;
+    all->seen = more;
+    all->room = room;
+    return true;
+}
+
+/* False without memory. */
+static bool look_at_queues(lapse *s, queues *all)
 {
     const char *name;
-    lapse_queue_stats q;
-    for (size_t n = 0; (name = lapse_queue_name(s, n)); n++)
-        if (lapse_queue_statistics(s, name, &q) == LAPSE_OK)
-            write(out, &q, field);
+    bool answers = true; /* One that does not is not asked for each queue. */
+    for (size_t n = 0; (name = lapse_queue_name(s, n)); n++) {
+        if (!make_queue_room(all))
+            return false;
+        struct seen *next = &all->seen[all->count];
+        int code = lp_queue_figures(s, name, &next->stats, answers);
+        if (code == LAPSE_EUNKNOWN)
+            continue;
+        answers = answers && code == LAPSE_OK;
+        next->asked = answers;
+        all->count++;
+    }
+    return true;
 }
+
+/* One metric of every queue; what only the store knows of those that it has answered for. */
+static void each_queue(text *out, const queues *all, write_queue write, size_t field, bool now)
+{
+    for (size_t i = 0; i < all->count; i++)
+        if (all->seen[i].asked || !now)
+            write(out, &all->seen[i].stats, field);
+}
+
+enum { NOW_ROWS = 3 }; /* of these, how many tell of orders now */
 
 static const struct {
     const char *name, *type, *help;
@@ -227,42 +268,53 @@ static void write_lateness(text *out, const lapse_queue_stats *q, size_t unused)
     }
 }
 
-static void write_queues(text *out, lapse *s)
+static void write_queues(text *out, const queues *all)
 {
     for (size_t row = 0; row < sizeof queue_counts / sizeof *queue_counts; row++) {
         char metric[64];
         snprintf(metric, sizeof metric, "queue_%s", queue_counts[row].name);
         head(out, metric, queue_counts[row].type, queue_counts[row].help);
-        each_queue(out, s, write_count, row);
+        each_queue(out, all, write_count, row, row < NOW_ROWS);
     }
     head(out, "queue_handled", "gauge", "Whether the queue has a handler.");
-    each_queue(out, s, write_handled, 0);
+    each_queue(out, all, write_handled, 0, false);
     head(out, "queue_paused", "gauge", "Whether the queue is paused.");
-    each_queue(out, s, write_paused, 0);
+    each_queue(out, all, write_paused, 0, false);
     head(out, "queue_dead_total", "counter", "Orders that became dead letters, by reason.");
-    each_queue(out, s, write_deaths, 0);
+    each_queue(out, all, write_deaths, 0, false);
     head(out, "queue_oldest_due_seconds", "gauge", "How long the oldest due order has waited.");
-    each_queue(out, s, write_oldest, 0);
+    each_queue(out, all, write_oldest, 0, true);
     head(out, "queue_lateness_seconds", "gauge", "How late orders started.");
-    each_queue(out, s, write_lateness, 0);
+    each_queue(out, all, write_lateness, 0, false);
+}
+
+/* As text, which is NULL after a failure. */
+static char *write_all(const lapse_stats *totals, bool asked, const queues *all)
+{
+    text out = {.bytes = NULL};
+    if (asked)
+        write_states(&out, totals);
+    write_totals(&out, totals);
+    write_times(&out, totals);
+    write_queues(&out, all);
+    if (!out.failed)
+        return out.bytes;
+    free(out.bytes);
+    return NULL;
 }
 
 char *lapse_metrics(lapse *s)
 {
     lapse_stats totals;
-    if (lapse_statistics(s, &totals) < 0)
+    int code = lapse_statistics(s, &totals);
+    if (code == LAPSE_EINVAL || code == LAPSE_EFORKED)
         return NULL;
-    text out = {.bytes = NULL};
-    write_states(&out, &totals);
-    write_totals(&out, &totals);
-    write_times(&out, &totals);
-    write_queues(&out, s);
-    if (out.failed) {
-        free(out.bytes);
+    queues all = {.seen = NULL};
+    char *written = look_at_queues(s, &all) ? write_all(&totals, code == LAPSE_OK, &all) : NULL;
+    free(all.seen);
+    if (!written)
         lp_fail_memory();
-        return NULL;
-    }
-    return out.bytes;
+    return written;
 }
 
 void lapse_free(void *memory)

@@ -301,7 +301,7 @@ typedef struct lapse_spec {
     const char *queue;   /* NULL: "". A handler's name, or where lapse_take finds it */
     lapse_ns delay;      /* from now */
     lapse_ns at;         /* if not 0: a UTC instant instead of `delay` */
-    const void *payload; /* opaque bytes, returned as they are */
+    const void *payload; /* opaque bytes, returned as they are; none when it is empty */
     size_t payload_len;
     lapse_callback fn;     /* NULL: for the queue's handler or a taker */
     void *arg;             /* for `fn`; without one it is only released */
@@ -604,6 +604,8 @@ typedef struct lapse_stats {
     uint64_t longest_move; /* most entries that any one call has moved in our structures */
 } lapse_stats;
 
+/* 0, or the error of a durable store that could not be asked: then the orders now, `bytes`
+ * and `oldest_due` are 0, and the rest is right. */
 LAPSE_API int lapse_statistics(lapse *s, lapse_stats *out);
 
 /* One queue. Counts as in lapse_stats; those of time cover its last starts. */
@@ -617,14 +619,14 @@ typedef struct lapse_queue_stats {
     lapse_ns late_p50, late_p99, late_max; /* 0 in the 257th queue and later */
 } lapse_queue_stats;
 
-/* LAPSE_EUNKNOWN for a queue that never had an order or a handler. */
+/* LAPSE_EUNKNOWN for a queue that never had an order or a handler; else as lapse_statistics. */
 LAPSE_API int lapse_queue_statistics(lapse *s, const char *queue, lapse_queue_stats *out);
 
 /* The name of the queue number `n`, counting from 0, or NULL after the last. */
 LAPSE_API const char *lapse_queue_name(lapse *s, size_t n);
 
 /* Everything above as text in Prometheus' exposition format 0.0.4, for a metrics
- * endpoint; NULL on an error. Free it with lapse_free. */
+ * endpoint; NULL on an error. What a durable store could not be asked is left out. Free it with lapse_free. */
 LAPSE_API char *lapse_metrics(lapse *s);
 LAPSE_API void lapse_free(void *memory);
 

@@ -243,8 +243,8 @@ int lp_memory_look(memory *m, order *o, lapse_info *out, lapse_ns now);
 int64_t lp_memory_get(memory *m, lp_request *r, lapse_ns now);
 int lp_memory_list(lp_store *store, uint64_t *cursor, unsigned states, lapse_info *out, int max,
                    lapse_ns now);
-void lp_memory_count_queue(lp_store *store, lp_queue *q, lp_counts *out);
-void lp_memory_count(lp_store *store, lp_counts *out);
+int lp_memory_count_queue(lp_store *store, lp_queue *q, lp_counts *out);
+int lp_memory_count(lp_store *store, lp_counts *out);
 
 /* Note what was moved since the last look, if it is the most. */
 static inline void lp_memory_note_moved(memory *m)

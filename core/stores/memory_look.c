@@ -130,7 +130,7 @@ static lapse_ns oldest_due(memory *m)
     return oldest;
 }
 
-void lp_memory_count_queue(lp_store *store, lp_queue *wanted, lp_counts *out)
+int lp_memory_count_queue(lp_store *store, lp_queue *wanted, lp_counts *out)
 {
     const memory *m = (const memory *)store;
     const queue *q = (const queue *)wanted;
@@ -140,9 +140,10 @@ void lp_memory_count_queue(lp_store *store, lp_queue *wanted, lp_counts *out)
         .dead = wanted->dead,
         .oldest_due = earliest(m, q->parked.head, earliest(m, q->due.head, LAPSE_FOREVER)),
     };
+    return LAPSE_OK;
 }
 
-void lp_memory_count(lp_store *store, lp_counts *out)
+int lp_memory_count(lp_store *store, lp_counts *out)
 {
     memory *m = (memory *)store;
     *out = m->counts;
@@ -153,4 +154,5 @@ void lp_memory_count(lp_store *store, lp_counts *out)
     for (int side = 0; side < 2; side++)
         if (m->timer[side])
             out->bytes += lp_timer_bytes(m->timer[side]);
+    return LAPSE_OK;
 }

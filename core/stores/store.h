@@ -176,9 +176,9 @@ typedef struct lp_store_ops {
     int (*make_queue)(lp_store *s, const char *name, lp_queue **out);
     void (*forget_queue)(lp_store *s, lp_queue *q);
 
-    /* Of one queue: pending, running, dead, and when the oldest order was due that waits for
+    /* As count, of one queue: pending, running, dead, and when the oldest order was due that waits for
      * its handler or a taker, or was parked while it is paused. */
-    void (*count_queue)(lp_store *s, lp_queue *q, lp_counts *out);
+    int (*count_queue)(lp_store *s, lp_queue *q, lp_counts *out);
 
     /* Before the engine changes a queue's handler or pauses it: make room for what that
      * takes. 0 or LAPSE_ENOMEM. */
@@ -187,7 +187,8 @@ typedef struct lp_store_ops {
     /* Take any one order out, for close: false when none is left. */
     bool (*drain)(lp_store *s, lp_remains *out);
 
-    void (*count)(lp_store *s, lp_counts *out);
+    /* 0, or an error and all counts are 0. */
+    int (*count)(lp_store *s, lp_counts *out);
 } lp_store_ops;
 
 /* The first member of every store. */

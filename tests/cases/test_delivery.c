@@ -1043,7 +1043,7 @@ static void judge_storm(storm *st)
 {
     long count = atomic_load(&st->count);
     qsort(st->starts, (size_t)count, sizeof *st->starts, compare_starts);
-    lapse_ns *at = malloc((size_t)count * sizeof *at);
+    lapse_ns *at = calloc((size_t)count + 1, sizeof *at);
     ck_assert_ptr_nonnull(at);
     for (long i = 0; i < count; i++)
         at[i] = st->starts[i].now;

@@ -194,7 +194,7 @@ START_TEST(any_one_answer_may_be_lost)
     enum { ORDERS = 8 };
     int spared = 0, hit = 1, repeated = 0;
     for (; hit > 0; spared++) {
-        rig r = faulty_rig(_i, &(lapse_options){.lease = LAPSE_SECONDS(10)});
+        rig r = faulty_rig(_i, &(lapse_options){.lease = LAPSE_MINUTES(1)});
         player p;
         int64_t put_results[ORDERS];
         char id[16];
@@ -211,7 +211,7 @@ START_TEST(any_one_answer_may_be_lost)
             lapse_process(r.s, 0);
             if (lapse_statistics(r.s, &t) == 0 && t.pending + t.running == 0)
                 break;
-            ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_SECONDS(1)), 0);
+            ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_SECONDS(10)), 0);
         }
         hit = atomic_load(&faults.hit);
         for (int i = 0; i < ORDERS; i++) {
@@ -280,6 +280,13 @@ static void note_link(void *hook_arg, lapse_level level, const char *message)
     pthread_mutex_unlock(&log->lock);
 }
 
+static bool count_one(const lapse_info *info, void *arg)
+{
+    (void)info;
+    ++*(int *)arg;
+    return true;
+}
+
 static bool is_offline(void *arg)
 {
     lapse_stats t;
@@ -331,6 +338,37 @@ START_TEST(p62_the_link_drops_and_comes_back)
     ck_assert_int_ge(log.warnings, 3);
     ck_assert_int_le(log.warnings, 30); /* Said once in an outage, not with each try. */
     ck_assert_int_ge(log.back, 3);
+}
+END_TEST
+
+/* What is not known is not shown as nothing; how long it has been so is. */
+START_TEST(a_store_that_cannot_be_asked_is_not_empty)
+{
+    rig r = faulty_rig(_i, NULL);
+    put_batch(r.s, "q", "o", 3, LAPSE_HOURS(1));
+    lapse_stats t = stats_of(r.s);
+    ck_assert_uint_eq(t.pending, 3);
+    ck_assert_int_eq(t.offline, 0);
+    lapse_queue_stats q;
+    for (int kind = 0; kind < 2; kind++) {
+        if (kind == 0)
+            faulty_hit(FAULT_FAIL, LAPSE_ETIMEOUT, 0, -1);
+        else
+            atomic_store(&faults.offline, true);
+        int result = lapse_statistics(r.s, &t);
+        ck_assert_msg(result < 0 || t.pending == 3, "%d, %" PRIu64 " pending", result, t.pending);
+        ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_SECONDS(7)), 0);
+        result = lapse_statistics(r.s, &t);
+        ck_assert_msg(result < 0 || t.pending == 3, "%d, %" PRIu64 " pending", result, t.pending);
+        ck_assert_int_ge(t.offline, LAPSE_SECONDS(7)); /* Filled in all the same. */
+        result = lapse_queue_statistics(r.s, "q", &q);
+        ck_assert_msg(result < 0 || q.pending == 3, "%d, %" PRIu64 " pending", result, q.pending);
+        ck_assert_int_lt(lapse_each(r.s, 0, count_one, &(int){0}), 0);
+        no_more_faults();
+        ck_assert(until(is_online, r.s));
+        ck_assert_uint_eq(stats_of(r.s).pending, 3);
+    }
+    rig_close(&r);
 }
 END_TEST
 
@@ -402,7 +440,7 @@ END_TEST
 START_TEST(p59_who_cannot_renew_has_lost_it)
 {
     place at = faulty_place(_i);
-    lapse_options options = {.lease = LAPSE_SECONDS(1)};
+    lapse_options options = {.lease = LAPSE_MINUTES(1)};
     rig here = open_place(&at, &options);
     ck_assert_int_eq(lapse_handle(here.s, "q", never, NULL, NULL, NULL), 0);
     put(here.s, "q", "o", LAPSE_MS(1));
@@ -415,7 +453,7 @@ START_TEST(p59_who_cannot_renew_has_lost_it)
     atomic_store(&faults.no_renewals, true);
     rig there = join_place(&at, &here, &options);
     for (int i = 0; i < 6; i++)
-        ck_assert_int_eq(lapse_clock_advance(here.clock, LAPSE_MS(250)), 0);
+        ck_assert_int_eq(lapse_clock_advance(here.clock, LAPSE_SECONDS(15)), 0);
     ck_assert_int_eq(lapse_poll(there.s, "q", &taken), 1);
     ck_assert_int_eq(taken->attempt, 2);
     ck_assert_int_gt(taken->fence, order->fence);
@@ -436,7 +474,7 @@ END_TEST
 START_TEST(random_faults_lose_nothing)
 {
     int count = (int)tier(200, 2000, 50000);
-    rig r = faulty_rig(_i, &(lapse_options){.lease = LAPSE_SECONDS(5)});
+    rig r = faulty_rig(_i, &(lapse_options){.lease = LAPSE_MINUTES(1)});
     player p;
     rng luck = rng_open("random_faults_lose_nothing");
     int64_t *results = calloc((size_t)count, sizeof *results);
@@ -461,7 +499,7 @@ START_TEST(random_faults_lose_nothing)
     no_more_faults();
     for (lapse_ns end = boot_now() + LIMIT; boot_now() < end;) {
         lapse_stats t;
-        advance(&r, LAPSE_SECONDS(1));
+        advance(&r, LAPSE_SECONDS(10));
         if (lapse_statistics(r.s, &t) == 0 && t.pending + t.running == 0)
             break;
     }
@@ -496,6 +534,7 @@ static void fill_suite(Suite *suite)
     ADD_FOR_INSIDES(group, a_lost_settlement_is_booked_once);
     group = add_group(suite, "the link");
     ADD_FOR_INSIDES(group, p62_the_link_drops_and_comes_back);
+    ADD_FOR_INSIDES(group, a_store_that_cannot_be_asked_is_not_empty);
     ADD_FOR_INSIDES(group, p62_close_does_not_wait_for_the_link);
     ADD_FOR_INSIDES(group, p62_opening_without_a_link_is_an_error);
     group = add_group(suite, "slow");

@@ -283,18 +283,18 @@ END_TEST
 /* P-59: a callback that goes on is renewed past the lease, up to its run limit. */
 START_TEST(p59_a_running_callback_is_renewed)
 {
-    lapse_options options = {.lease = LAPSE_SECONDS(1)};
+    lapse_options options = {.lease = LAPSE_MINUTES(1)};
     rig r = fresh(_i, &options);
     const lapse_order *order, *other;
     lapse_callback fn;
     void *arg;
-    lapse_policy policy = {.run_limit = LAPSE_SECONDS(30)};
+    lapse_policy policy = {.run_limit = LAPSE_MINUTES(30)};
     ck_assert_int_eq(lapse_handle(r.s, "q", never, NULL, NULL, &policy), 0);
     put(r.s, "q", "o", 0);
     ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_MS(1)), 0);
     ck_assert_int_eq(lapse_begin(r.s, LAPSE_FOREVER, &order, &fn, &arg), 1);
     for (int i = 0; i < 29; i++) {
-        ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_SECONDS(1)), 0);
+        ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_MINUTES(1)), 0);
         ck_assert_int_eq(lapse_begin(r.s, LAPSE_FOREVER, &other, &fn, &arg), 0);
         ck_assert(lapse_holds(r.s, order->fence));
     }

@@ -406,7 +406,8 @@ END_TEST
 
 START_TEST(the_statistics_add_up)
 {
-    lapse_options options = {.keep = LAPSE_MINUTES(1), .max_pending = 300, .lease = LAPSE_MS(40)};
+    lapse_options options = {
+        .keep = LAPSE_HOURS(1), .max_pending = 300, .lease = LAPSE_SECONDS(40)};
     rig r = fresh(_i, &options);
     NEEDS(&r, LAPSE_CAN_CANCEL);
     rng luck = rng_open("the_statistics_add_up");
@@ -418,7 +419,7 @@ START_TEST(the_statistics_add_up)
         snprintf(id, sizeof id, "%d", (int)rng_range(&luck, 0, 99));
         lapse_spec spec = {.id = id,
                            .queue = i % 3 ? "q" : "other",
-                           .delay = LAPSE_MS(rng_range(&luck, 0, 50)),
+                           .delay = LAPSE_SECONDS(rng_range(&luck, 0, 50)),
                            .flags = i % 4 ? 0 : LAPSE_REPLACE};
         switch (rng_range(&luck, 0, 7)) {
         case 0:
@@ -443,7 +444,7 @@ START_TEST(the_statistics_add_up)
             }
             break;
         default:
-            ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_MS(3)), 0);
+            ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_SECONDS(3)), 0);
             break;
         }
         if (i % 50 == 0)

@@ -248,16 +248,16 @@ END_TEST
 START_TEST(p59_a_lost_lease_is_taken_over)
 {
     pair p;
-    OPEN_PAIR(&p, &(lapse_options){.lease = LAPSE_SECONDS(1)});
+    OPEN_PAIR(&p, &(lapse_options){.lease = LAPSE_MINUTES(1)});
     put(p.here.s, "q", "o", LAPSE_MS(1));
     advance(&p.here, LAPSE_MS(1));
     int64_t a = poll_one(p.here.s, "q", "o")->fence;
-    advance(&p.there, LAPSE_MS(900));
+    advance(&p.there, LAPSE_SECONDS(54));
     expect_nothing(p.there.s, "q");
     ck_assert_int_eq(lapse_renew(p.here.s, a, 0), 0);
-    advance(&p.there, LAPSE_MS(900));
+    advance(&p.there, LAPSE_SECONDS(54));
     expect_nothing(p.there.s, "q"); /* Renewed. */
-    advance(&p.there, LAPSE_MS(200));
+    advance(&p.there, LAPSE_SECONDS(12));
     const lapse_order *b = poll_one(p.there.s, "q", "o");
     ck_assert_int_eq(b->attempt, 2);
     ck_assert_int_gt(b->fence, a);
@@ -278,7 +278,7 @@ START_TEST(p59_a_running_callback_is_not_taken_over)
 {
     pair p;
     player theirs;
-    OPEN_PAIR(&p, &(lapse_options){.lease = LAPSE_SECONDS(1)});
+    OPEN_PAIR(&p, &(lapse_options){.lease = LAPSE_MINUTES(1)});
     player_open(&theirs, p.there.s, NULL);
     handle(p.there.s, "q", &theirs, NULL);
     ck_assert_int_eq(lapse_handle(p.here.s, "q", never, NULL, NULL, NULL), 0);
@@ -289,14 +289,14 @@ START_TEST(p59_a_running_callback_is_not_taken_over)
     void *arg;
     ck_assert_int_eq(lapse_begin(p.here.s, LAPSE_FOREVER, &order, &fn, &arg), 1);
     for (int i = 0; i < 60; i++) {
-        ck_assert_int_eq(lapse_clock_advance(p.here.clock, LAPSE_MS(250)), 0);
+        ck_assert_int_eq(lapse_clock_advance(p.here.clock, LAPSE_SECONDS(15)), 0);
         ck_assert_int_eq(lapse_begin(p.here.s, LAPSE_FOREVER, &other, &fn, &arg), 0);
         ck_assert_int_eq(lapse_process(p.there.s, 0), 0);
     }
     ck_assert(lapse_holds(p.here.s, order->fence));
     settle(p.here.s, order->fence, LAPSE_DONE);
     ck_assert_int_eq(lapse_process(p.here.s, 0), 0); /* The store knows of it by then. */
-    advance(&p.there, LAPSE_SECONDS(10));
+    advance(&p.there, LAPSE_MINUTES(10));
     ck_assert_uint_eq(tape_count(&theirs.ran), 0);
     player_close(&theirs);
     close_pair(&p);
@@ -308,21 +308,21 @@ START_TEST(p58_visible_when_due)
 {
     pair p;
     player players[3];
-    OPEN_PAIR(&p, &(lapse_options){.lease = LAPSE_SECONDS(2)});
-    rig third = join_place(&p.at, &p.here, &(lapse_options){.lease = LAPSE_SECONDS(2)});
+    OPEN_PAIR(&p, &(lapse_options){.lease = LAPSE_MINUTES(2)});
+    rig third = join_place(&p.at, &p.here, &(lapse_options){.lease = LAPSE_MINUTES(2)});
     rig *rigs[] = {&p.here, &p.there, &third};
     for (int i = 0; i < 3; i++) {
         player_open(&players[i], rigs[i]->s, NULL);
         handle(rigs[i]->s, "q", &players[i], NULL);
     }
-    put(p.here.s, "q", "e", LAPSE_SECONDS(20));
-    for (int second = 0; second < 25; second++) {
-        if (second < 20)
+    put(p.here.s, "q", "e", LAPSE_MINUTES(20));
+    for (int minute = 0; minute < 25; minute++) {
+        if (minute < 20)
             ck_assert_int_eq(state_of(p.there.s, "e"), LAPSE_STATE_PENDING);
         ck_assert_uint_eq(stats_of(p.there.s).running, 0);
-        ck_assert_int_eq(lapse_clock_advance(p.here.clock, LAPSE_SECONDS(1)), 0);
+        ck_assert_int_eq(lapse_clock_advance(p.here.clock, LAPSE_MINUTES(1)), 0);
         for (int i = 0; i < 3; i++)
-            ck_assert_int_ge(lapse_process(rigs[(second + i) % 3]->s, 0), 0);
+            ck_assert_int_ge(lapse_process(rigs[(minute + i) % 3]->s, 0), 0);
     }
     size_t runs = 0;
     for (int i = 0; i < 3; i++) {
@@ -372,7 +372,7 @@ static void close_sale(struct sale *sale)
 START_TEST(p71_delivered_thrice_and_swept_twice)
 {
     pair p;
-    OPEN_PAIR(&p, &(lapse_options){.lease = LAPSE_SECONDS(1)});
+    OPEN_PAIR(&p, &(lapse_options){.lease = LAPSE_MINUTES(1)});
     static struct sale sales[SALES];
     memset(sales, 0, sizeof sales);
     put_batch(p.here.s, "sales", "", SALES, LAPSE_MS(1));
@@ -392,7 +392,7 @@ START_TEST(p71_delivered_thrice_and_swept_twice)
             close_sale(sale);
         }
         if (d < DELIVERIES - 1)
-            advance(&p.here, LAPSE_MS(1500));
+            advance(&p.here, LAPSE_SECONDS(90));
     }
     for (int i = 0; i < SALES; i++)
         for (int d = DELIVERIES - 1; d >= 0; d--) {
@@ -535,8 +535,10 @@ static int consume(int argc, char **argv)
         return 3;
     for (;;) { /* Until the store is empty. */
         lapse_stats stats;
-        if (lapse_process(s, 0) < 0 || lapse_statistics(s, &stats) != 0)
+        if (lapse_process(s, 0) < 0)
             return 4;
+        if (lapse_statistics(s, &stats) != 0)
+            continue; /* On a machine that is too busy: ask again. */
         if (stats.pending + stats.running == 0)
             break;
         int result = lapse_wait(s, LAPSE_MS(20));
@@ -585,12 +587,14 @@ END_TEST
 /* A supervisor restarts the worker: the poison is delivered three times, then it is dead. */
 START_TEST(p63_a_poison_order_does_not_come_back_for_ever)
 {
-    place at = new_place(_i, "lease=300ms");
+    place at = new_place(_i, NULL);
     rig r = open_real(&at, NULL);
     NEEDS_PROCESSES(&r, _i);
+    add_option(&at, "lease=1s"); /* For the workers. */
     put_batch(r.s, "q", "good", 50, LAPSE_MS(1));
     put(r.s, "q", "poison", LAPSE_MS(1));
     put_batch(r.s, "q", "late", 49, LAPSE_MS(2));
+    int deliveries = 0, end = -1;
     for (int i = 0; i < 10 && end != 0; i++) {
         int attempt = 0, delivered = run_consumer(&at, &end, "poison", &attempt);
         ck_assert_int_le(delivered, 1);
@@ -613,9 +617,10 @@ END_TEST
 /* An operator can call it off while a worker holds it. */
 START_TEST(p63_an_operator_in_another_process_calls_it_off)
 {
-    place at = new_place(_i, "lease=300ms");
+    place at = new_place(_i, NULL);
     rig r = open_real(&at, NULL);
     NEEDS_PROCESSES(&r, _i);
+    add_option(&at, "lease=1s"); /* For the workers. */
     put(r.s, "q", "poison", 0);
     int end, attempt;
     ck_assert_int_eq(run_consumer(&at, &end, "poison", &attempt), 1);
