@@ -169,8 +169,6 @@ class LapseLoop(Looped):
 class LapseAio(Looped):
     """lapse.aio.Scheduler: every call is awaited."""
 
-    pending = Lapse.pending
-
     @staticmethod
     def version() -> str:
         import lapse.aio
@@ -196,6 +194,9 @@ class LapseAio(Looped):
 
     def cancel(self, ids: list[str], numbers: list[int]) -> None:
         self.loop.run_until_complete(self._cancel(ids))
+
+    def pending(self) -> int:
+        return int(self.loop.run_until_complete(self.scheduler.stats())["pending"])
 
     async def _cancel(self, ids: list[str]) -> None:
         cancel = self.scheduler.cancel

@@ -64,8 +64,9 @@ typedef struct scheduler {
     uint32_t event_count, to_tell;
     uint64_t untold; /* events that there was no memory for */
     bool telling;
-    bool over;   /* run has returned after stop */
-    bool hosted; /* by nginx: a child that is forked has no use for it */
+    bool durable; /* its orders outlive the process, and name handlers */
+    bool over;    /* run has returned after stop */
+    bool hosted;  /* by nginx: a child that is forked has no use for it */
 } scheduler;
 
 /* The scheduler that a call is about, at index 1. Raises for anything else. */

@@ -42,6 +42,15 @@ static bool name_handler(lua_State *L, const scheduler *s, int callback, int que
     return named > 0;
 }
 
+/* A durable order outlives this process and its functions. */
+static int refuse_unregistered(lua_State *L)
+{
+    return glue_condition(L, LAPSE_EUNSUPPORTED,
+                          "the callback handles no such queue here: an order in a durable store "
+                          "outlives the process, so register it with handle(queue, callback), or "
+                          "name the queue that another process handles");
+}
+
 /* `queue` is where the name of the queue stands, if `spec` has one. */
 static int put_order(lua_State *L, scheduler *s, lapse_spec *spec, int callback, int queue)
 {
@@ -49,6 +58,8 @@ static int put_order(lua_State *L, scheduler *s, lapse_spec *spec, int callback,
         return glue_closed(L);
     if (callback && name_handler(L, s, callback, queue, spec))
         callback = 0;
+    if (callback && s->durable)
+        return refuse_unregistered(L);
     int64_t generation;
     GLUE_CALL(L, s, generation, try_put(L, s, spec, callback));
     if (generation < 0)

@@ -106,7 +106,9 @@ static int open_scheduler(scheduler *s, const char *url, lapse_options *options)
 {
     options->release = slots_release;
     glue_listen(s, options);
-    return lapse_open(url, options, &s->lapse);
+    int code = lapse_open(url, options, &s->lapse);
+    s->durable = code == LAPSE_OK && (lapse_abilities(s->lapse) & LAPSE_CAN_DURABLE);
+    return code;
 }
 
 /* Push the field `name` of the options; false for nil. */

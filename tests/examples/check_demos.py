@@ -155,12 +155,32 @@ def delayed_retry(lines: list[str], speed: float) -> None:
         not_early(event, due / speed)
 
 
+def durable(lines: list[str], speed: float) -> None:
+    """Three orders are placed; their process is gone when one is paid and two are closed, late."""
+    story = parse_story(lines)
+    placed = [e.id for e in story[:3] if e.what == "placed"]
+    require(placed == ["OID1", "OID2", "OID3"], f"placed: {story[:3]}")
+    ends = {(e.id, e.what) for e in story[3:]}
+    require(
+        ends == {("OID1", "closed"), ("OID2", "paid"), ("OID3", "closed")} and len(story) == 6,
+        f"how they ended: {story[3:]}",
+    )
+    for event in story[3:]:
+        not_early(event, 3 / speed)
+        if event.what == "closed":
+            late = float(LATE.match(event.note)[1]) / 1000  # type: ignore[index]
+            due = next(e.at for e in story if e.id == event.id) + 2 / speed
+            require(late <= event.at - due + 2 * ROUNDING + 0.5, f"late by {late}: {event}")
+            require(late > 0, f"overdue, yet not late: {event}")
+
+
 DEMOS = {
     "delay_queue": delay_queue,
     "timing_wheel": timing_wheel,
     "shop": shop,
     "dead_letters": dead_letters,
     "delayed_retry": delayed_retry,
+    "durable": durable,
 }
 
 

@@ -63,6 +63,7 @@ HOSTS = {
     "flask-four": Host("flask_shop", ("--threads", "2"), workers=4),
     "flask-preload": Host("flask_shop", ("--preload",), workers=2),
     "django-sync": Host("django_shop", (), "shop_order"),
+    "django-two": Host("django_shop", ("--threads", "4"), "shop_order", 2),
     "django-preload": Host("django_shop", ("--threads", "4", "--preload"), "shop_order", 2),
     "fastapi-asyncio": Host("fastapi_shop", ("--loop", "asyncio")),
     "fastapi-uvloop": Host("fastapi_shop", ("--loop", "uvloop")),

@@ -77,6 +77,35 @@ def test_other_timers_take_all_there_are(tmp_path: Path) -> None:
         each_once(nginx, [f"o{i}" for i in range(1, 21)])
 
 
+def test_a_shortage_is_forgotten_though_a_callback_sleeps_on(tmp_path: Path) -> None:
+    """The callback that took the only place of a shortage does not keep the others from theirs."""
+    with running(tmp_path, workers=1, http="lua_max_running_timers 4;") as nginx:
+        nginx.lua(LUA + """
+            for i = 1, 2 do
+                ngx.timer.at(0, function()
+                    while not package.loaded.go_on do
+                        ngx.sleep(0.01) -- sleeps: a timer that occupies its place
+                    end
+                end)
+            end
+            local others = 0
+            lapse.schedule("sleeps", 0.05, function(id)
+                while others < 2 do
+                    ngx.sleep(0.01) -- sleeps: for the others
+                end
+                fired(id)
+            end)
+            for i = 1, 2 do
+                lapse.schedule("o" .. i, 0.06, function() others = others + 1 end)
+            end
+        """)
+        eventually(
+            lambda: int(nginx.lua(LUA + "return lapse.stats().lost_launches")) > 0, "a try"
+        )
+        nginx.lua("package.loaded.go_on = true")
+        each_once(nginx, ["sleeps"])
+
+
 def test_a_hook_that_ends_the_driver(tmp_path: Path) -> None:
     """It is called where an order is adopted, by the driver; another takes its place."""
     start = START.replace('{ dict = "lapse" }', """{

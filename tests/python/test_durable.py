@@ -259,6 +259,7 @@ def test_p32_a_child_connects_anew(url, s):
                         time.sleep(0.001)  # sleeps: between two looks
                     assert not ran or all(i.startswith("child") for i in ran)
                     s.close(); working.close()
+                    code = 0
                 except BaseException:
                     import traceback; traceback.print_exc()
                 os._exit(code)

@@ -105,17 +105,22 @@ local function lost(w)
     w.more_at = w.scheduler:now() + 2 * AGAIN
 end
 
-local function acknowledge(w, epoch)
-    if epoch == w.epoch then
-        w.launching = w.launching - 1
-    end
-    w.begun = w.begun + 1
+-- Some time after that, see whether nginx allows more.
+local function try_more(w)
     if w.few and w.scheduler:now() >= w.more_at then
         w.few = 2 * w.few
         if w.few >= w.max_inflight then
             w.few = nil
         end
     end
+end
+
+local function acknowledge(w, epoch)
+    if epoch == w.epoch then
+        w.launching = w.launching - 1
+    end
+    w.begun = w.begun + 1
+    try_more(w)
 end
 
 -- Something began or ended: launch a runner for the next order, or have the driver wait for it.
@@ -272,9 +277,11 @@ local function turn(w, waited)
         w.due = false
         return max(SHORTEST, min(left or pause, pause))
     end
-    if waited and w.due and w.launching > 0 then
+    -- What was launched before this wait has started by now, or never will.
+    if waited and w.due and w.launching > 0 and w.launched == w.launched_before then
         lost(w)
     end
+    try_more(w) -- Also when all that may run wait for long.
     if w.live >= limit(w) then
         see_to_stuck(w.scheduler)
     elseif w.launching == 0 then
@@ -282,6 +289,7 @@ local function turn(w, waited)
         launch(w)
     end
     w.due = true
+    w.launched_before = w.launched
     return AGAIN
 end
 
@@ -388,6 +396,7 @@ function worker.start(scheduler, options, list)
         due = false,   -- it looks after launches
         left = false,  -- the worker is to end
         launched = 0,
+        launched_before = 0, -- when the driver last looked
         lost = 0,
     }
     local fine, message = timer_every(1, watch, w)
