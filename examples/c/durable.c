@@ -1,11 +1,11 @@
 /* durable.c - orders outlive the process: one places them and is killed, another closes what is
  * overdue.
  *
- * The first process places three orders, two to be paid within two seconds and one within ten,
- * and then dies by kill -9. A second later than the two fell due the other one opens the same
- * SQLite file. It learns that the third order was paid, and closes the other two, a second
- * late; nobody schedules anything for that. Neither process knows a function of the other: an
- * order names the queue of a handler.
+ * The first process places three orders, two to be paid within two seconds and one within a
+ * minute, and then dies by kill -9. Three seconds later the other one opens the same SQLite file.
+ * It learns that the third order was paid, and closes the other two, a second late; nobody
+ * schedules anything for that. Neither process knows a function of the other: an order names the
+ * queue of a handler.
  *
  * With Redis key-expiry events the two orders would be lost: nobody listened when they expired.
  *
@@ -67,7 +67,7 @@ static int place_orders(const char *url)
     lapse *s;
     if (lapse_open(url, NULL, &s) < 0)
         return failed("lapse_open");
-    if (place(s, "OID1", LAPSE_SECONDS(2)) || place(s, "OID2", LAPSE_SECONDS(10)) ||
+    if (place(s, "OID1", LAPSE_SECONDS(2)) || place(s, "OID2", LAPSE_SECONDS(60)) ||
         place(s, "OID3", LAPSE_SECONDS(2)))
         return EXIT_FAILURE;
     return raise(SIGKILL);
@@ -108,10 +108,10 @@ static int close_overdue(const char *url)
 
 /* -- Both, in a folder of their own -- */
 
-static void sleep_until(lapse_ns when)
+static void sleep_for(lapse_ns time)
 {
-    struct timespec t = {.tv_sec = when / LAPSE_SECONDS(1), .tv_nsec = when % LAPSE_SECONDS(1)};
-    clock_nanosleep(CLOCK_BOOTTIME, TIMER_ABSTIME, &t, NULL);
+    struct timespec t = {.tv_sec = time / LAPSE_SECONDS(1), .tv_nsec = time % LAPSE_SECONDS(1)};
+    clock_nanosleep(CLOCK_BOOTTIME, 0, &t, NULL);
 }
 
 /* Nothing is open yet when this forks. */
@@ -152,7 +152,7 @@ int main(void)
     snprintf(url, sizeof url, "sqlite:///%s/orders.db", folder);
     int status = run_shop(url);
     if (status == EXIT_SUCCESS) {
-        sleep_until(started + LAPSE_SECONDS(3) / demo_speed());
+        sleep_for(LAPSE_SECONDS(3) / demo_speed());
         status = close_overdue(url);
     }
     remove_all(folder);

@@ -60,6 +60,17 @@ GOOD = {
     "delay_queue": [f"{t:6.2f} s  {f'OID{t:08.0f}':<12} taken    late 0.2 ms" for t in (3, 6, 9, 12, 15)],
     "timing_wheel": [f"{t:6.2f} s  clock        tick     {t}" for t in (1, 2, 3, 4)]
     + ["  5.00 s  OID00000010  closed   late 0.3 ms"],
+    "durable": [
+        f"{t:6.2f} s  {order_id:<12} {event:<8} {note}".rstrip()
+        for t, order_id, event, note in (
+            (0, "OID1", "placed", ""),
+            (0, "OID2", "placed", ""),
+            (0, "OID3", "placed", ""),
+            (3.0, "OID2", "paid", ""),
+            (3.0, "OID1", "closed", "late 1000.4 ms"),
+            (3.0, "OID3", "closed", "late 1000.3 ms"),
+        )
+    ],
     "delayed_retry": [
         f"{t:6.2f} s  {'OID00000010':<12} attempt  {n}" for n, t in enumerate((0, 1, 3, 7), 1)
     ]
