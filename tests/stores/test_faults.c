@@ -150,6 +150,7 @@ START_TEST(any_one_turn_may_fail)
                 break;
         }
         hit = atomic_load(&faults.hit);
+        no_more_faults();
         for (int i = 0; i < ORDERS; i++) {
             snprintf(id, sizeof id, "%d", i);
             size_t expected = put_results[i] > 0 && cancels[i] != LAPSE_FATE_CANCELLED;
