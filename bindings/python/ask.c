@@ -43,9 +43,8 @@ PyObject *scheduler_submit_put(PyObject *object, PyObject *args)
     put_arguments given;
     unsigned long long tag;
     int absolute;
-    if (!PyArg_ParseTuple(args, "pOOOOOOK:_submit_put", &absolute, &given.order_id,
-                          &given.time, &given.callback, &given.payload, &given.queue,
-                          &given.replace, &tag) ||
+    if (!PyArg_ParseTuple(args, "pOOOOOOK:_submit_put", &absolute, &given.order_id, &given.time,
+                          &given.callback, &given.payload, &given.queue, &given.replace, &tag) ||
         !core_open_or_raise(self->state, c))
         return NULL;
     core_hold(c);
@@ -93,8 +92,8 @@ PyObject *scheduler_submit(PyObject *object, PyObject *args)
 
 static PyObject *as_error(binding_state *state, const lapse_answer *a)
 {
-    const char *text = a->detail && *a->detail ? a->detail : lapse_strerror((int)a->result);
-    return error_with(state, (int)a->result, text);
+    const char *words = a->detail && *a->detail ? a->detail : lapse_strerror((int)a->result);
+    return error_with(state, (int)a->result, words);
 }
 
 static PyObject *as_result(binding_state *state, int what, const lapse_answer *a)

@@ -50,7 +50,7 @@ PyObject *scheduler_metrics(PyObject *self, PyObject *ignored);
     "\n"                                                                                           \
     "Returns the order's generation, an int that grows with every order accepted.\n"               \
     "Raises lapse.Exists, BadId, Range, Full, Closed, Forked, NoMemory, or TypeError;\n"           \
-    "then nothing has changed. A durable store: on return it is there for good; a function\n"     \
+    "then nothing has changed. A durable store: on return it is there for good; a function\n"      \
     "that handles no queue is Unsupported. Any thread, and callbacks."
 
 #define SCHEDULE_AT_DOC(self)                                                                      \

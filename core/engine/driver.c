@@ -11,10 +11,7 @@
 #include "base/error.h"
 #include "base/wake.h"
 
-enum {
-    TURN_JOBS = 512, /* requests of one turn */
-    TURN_TAKES = 64, /* takers that one turn looks for */
-};
+enum { TURN_JOBS = 512 }; /* requests of one turn */
 
 static const lapse_ns BACKOFF_MIN = LAPSE_MS(20), BACKOFF_MAX = LAPSE_SECONDS(2);
 
@@ -189,15 +186,15 @@ static unsigned push_demand(const lp_driver *d)
 
 static bool make_room(lp_plan *p, size_t queues)
 {
-    size_t wants = queues + TURN_TAKES + 1, names = 2 * queues + TURN_TAKES;
+    size_t wants = 2 * queues + 2, names = 3 * queues; /* rated and taken from; the others */
     if (!p->jobs)
         p->jobs = malloc((TURN_JOBS + 1) * sizeof *p->jobs);
     if (wants > p->want_room) {
         lp_want *more = realloc(p->wants, wants * sizeof *more);
         p->wants = more ? more : p->wants;
-        union lp_who *who = realloc(p->who, wants * sizeof *who);
-        p->who = who ? who : p->who;
-        p->want_room = more && who ? wants : p->want_room;
+        lp_queue **rated = realloc(p->rated, wants * sizeof *rated);
+        p->rated = rated ? rated : p->rated;
+        p->want_room = more && rated ? wants : p->want_room;
     }
     if (names > p->name_room) {
         const char **more = realloc(p->names, names * sizeof *more);
@@ -207,10 +204,10 @@ static bool make_room(lp_plan *p, size_t queues)
     return p->jobs && wants <= p->want_room && names <= p->name_room;
 }
 
-static void add_want(lp_plan *p, lp_want want, union lp_who who)
+static void add_want(lp_plan *p, lp_want want, lp_queue *rated)
 {
     want.next = LAPSE_FOREVER;
-    p->who[p->want_count] = who;
+    p->rated[p->want_count] = rated;
     p->wants[p->want_count++] = want;
 }
 
@@ -238,7 +235,7 @@ static void plan_group(lp_driver *d, unsigned demand)
                            .queue_count = p->name_count - first,
                            .pushed = true,
                            .most = demand},
-                 (union lp_who){.queue = NULL});
+                 NULL);
 }
 
 static void plan_rated(lp_driver *d, lp_queue *q, unsigned demand, lapse_ns now)
@@ -254,7 +251,7 @@ static void plan_rated(lp_driver *d, lp_queue *q, unsigned demand, lapse_ns now)
                        .pushed = true,
                        .newest = newest,
                        .most = most},
-             (union lp_who){.queue = q});
+             q);
 }
 
 static void plan_push(lp_driver *d, unsigned demand, lapse_ns now)
@@ -272,11 +269,10 @@ static void plan_push(lp_driver *d, unsigned demand, lapse_ns now)
         plan_group(d, demand);
 }
 
-static lp_call *drop_take(lp_driver *d, lp_call **at)
+static lp_call *drop_take(lp_call **at)
 {
     lp_call *c = *at;
     *at = c->next;
-    (void)d;
     return c;
 }
 
@@ -336,36 +332,54 @@ static size_t plan_others(lp_driver *d)
     return first;
 }
 
-static void plan_take(lp_driver *d, lp_call *c, const char *const *others, size_t other_count)
+/* Whether a want is that of the takers of this queue; NULL: of any. */
+static bool is_takers(const lp_want *w, const char *queue)
 {
-    lp_plan *p = &d->plan;
-    if (!c->job.queue) {
-        add_want(p,
-                 (lp_want){.queues = others, .queue_count = other_count, .others = true, .most = 1},
-                 (union lp_who){.take = c});
-        return;
-    }
-    const lp_queue *q = lp_driver_queue(d, c->job.queue);
-    if (!q || q->paused)
-        return;
-    p->names[p->name_count] = q->name;
-    add_want(p, (lp_want){.queues = &p->names[p->name_count++], .queue_count = 1, .most = 1},
-             (union lp_who){.take = c});
+    if (w->pushed || w->others != (queue == NULL))
+        return false;
+    return w->others || strcmp(w->queues[0], queue) == 0;
 }
 
+/* One more of a queue that some wait for already; false when it is the first. */
+static bool add_taker(lp_plan *p, const char *queue)
+{
+    for (size_t i = 0; i < p->want_count; i++)
+        if (is_takers(&p->wants[i], queue)) {
+            p->wants[i].most++;
+            return true;
+        }
+    return false;
+}
+
+static void plan_take(lp_driver *d, const char *queue, const char *const *others,
+                      size_t other_count)
+{
+    lp_plan *p = &d->plan;
+    lp_want want = {.queues = others, .queue_count = other_count, .others = true, .most = 1};
+    if (add_taker(p, queue))
+        return;
+    if (queue) {
+        const lp_queue *q = lp_driver_queue(d, queue);
+        if (!q || q->paused)
+            return;
+        p->names[p->name_count] = q->name;
+        want = (lp_want){.queues = &p->names[p->name_count++], .queue_count = 1, .most = 1};
+    }
+    add_want(p, want, NULL);
+}
+
+/* All takers of a queue are one want. */
 static void plan_takes(lp_driver *d)
 {
     size_t first = plan_others(d), count = d->plan.name_count - first;
-    int n = 0;
-    for (lp_call **at = &d->takes; *at && n < TURN_TAKES;) {
+    for (lp_call **at = &d->takes; *at;) {
         lp_call *c = *at;
         if (atomic_load(&c->state) == CALL_ABANDONED) {
-            lp_driver_free_call(drop_take(d, at));
+            lp_driver_free_call(drop_take(at));
             continue;
         }
-        plan_take(d, c, d->plan.names + first, count);
+        plan_take(d, c->job.queue, d->plan.names + first, count);
         at = &c->next;
-        n++;
     }
 }
 
@@ -494,7 +508,7 @@ static void give_back_idle(lp_driver *d, lapse_ns now)
 static void refuse_takes(lp_driver *d)
 {
     while (d->takes) {
-        lp_call *c = drop_take(d, &d->takes);
+        lp_call *c = drop_take(&d->takes);
         c->job.answer = LAPSE_ECLOSED;
         answer_call(d, c);
     }
@@ -504,7 +518,7 @@ static void refuse_takes(lp_driver *d)
 static bool plan_turn(lp_driver *d, lapse_ns now)
 {
     lp_plan *p = &d->plan;
-    if (!make_room(p, d->queue_count + TURN_TAKES))
+    if (!make_room(p, d->queue_count + 1))
         return false;
     p->job_count = p->want_count = p->name_count = 0;
     d->dirty = false;
@@ -595,16 +609,17 @@ static void end_job(lp_driver *d, lp_job *job, lapse_ns now)
     }
 }
 
-static void take_loan(lp_driver *d, lp_call *c, lp_loan *l)
+/* To the first who waits for it. */
+static void take_loan(lp_driver *d, const lp_want *w, lp_loan *l)
 {
     lp_call **at = &d->takes;
-    while (*at && *at != c)
+    while (*at && !is_takers(w, (*at)->job.queue))
         at = &(*at)->next;
-    if (!*at || c->loan) {
+    if (!*at) {
         lp_driver_give_back(d, l); /* More than was asked for. */
         return;
     }
-    drop_take(d, at);
+    lp_call *c = drop_take(at);
     c->loan = l;
     c->job.answer = 1;
     answer_call(d, c);
@@ -636,7 +651,7 @@ static void pass_on_loans(lp_driver *d, lp_loan *loans, lapse_ns now)
             push_loan(d, l);
             pushed = true;
         } else {
-            take_loan(d, d->plan.who[l->want].take, l);
+            take_loan(d, &d->plan.wants[l->want], l);
         }
     }
     if (pushed)
@@ -652,7 +667,7 @@ static void answer_polls(lp_driver *d)
             at = &c->next;
             continue;
         }
-        drop_take(d, at);
+        drop_take(at);
         c->job.answer = 0;
         answer_call(d, c);
     }
@@ -669,11 +684,11 @@ static void note_next(lp_driver *d, lapse_ns now)
             d->take_next = earlier(d->take_next, next);
             continue;
         }
-        if (p->who[i].queue)
-            p->who[i].queue->next_due = next;
-        if (p->who[i].queue && next < LAPSE_FOREVER) {
-            (void)lp_queue_open(p->who[i].queue, now);
-            lapse_ns opens = lp_queue_opens_at(p->who[i].queue);
+        if (p->rated[i])
+            p->rated[i]->next_due = next;
+        if (p->rated[i] && next < LAPSE_FOREVER) {
+            (void)lp_queue_open(p->rated[i], now);
+            lapse_ns opens = lp_queue_opens_at(p->rated[i]);
             next = next > opens ? next : opens;
         }
         d->push_next = earlier(d->push_next, next);
@@ -727,7 +742,7 @@ static void fail_turn(lp_driver *d, int code, lapse_ns now)
             at = &c->next;
             continue;
         }
-        drop_take(d, at);
+        drop_take(at);
         c->job.answer = code;
         c->job.detail = strdup(d->offline_detail);
         answer_call(d, c);
@@ -930,7 +945,7 @@ static void free_driver(lp_driver *d)
     free(d->queues);
     free(d->plan.jobs);
     free(d->plan.wants);
-    free(d->plan.who);
+    free(d->plan.rated);
     free(d->plan.names);
     free(d);
 }

@@ -52,10 +52,7 @@ typedef struct lp_plan {
     lp_job **jobs;
     size_t job_count;
     lp_want *wants;
-    union lp_who {
-        lp_queue *queue; /* a rated queue; NULL: the group of the others */
-        lp_call *take;
-    } * who;
+    lp_queue **rated; /* a want's queue that has a rate of its own, or NULL */
     const char **names;
     size_t want_count, want_room, name_count, name_room;
     unsigned turns; /* so that each want is the first in its turn */

@@ -92,11 +92,16 @@ static int wait_for(lp_call *c, lapse_ns deadline)
     return result ? errno : 0;
 }
 
-/* True when the call was answered after all; else it is the driver's now. */
+/* True when the call was answered after all, and the driver has done with it; else it is the
+ * driver's now. */
 static bool abandon(lp_call *c)
 {
     int waiting = CALL_WAITING;
-    return !atomic_compare_exchange_strong(&c->state, &waiting, CALL_ABANDONED);
+    if (atomic_compare_exchange_strong(&c->state, &waiting, CALL_ABANDONED))
+        return false;
+    while (sem_wait(&c->answered) != 0)
+        continue; /* It is about to be posted. */
+    return true;
 }
 
 static bool await(lp_call *c, lapse_ns deadline)
@@ -536,7 +541,7 @@ static int ask_counts(lapse *s, const lp_queue *q, lp_counts *out)
     if (code >= 0)
         *out = c->counts;
     lp_driver_free_call(c);
-    return code < 0 ? code : LAPSE_OK;
+    return code < 0 && code != LAPSE_EUNKNOWN ? code : LAPSE_OK; /* It has none of a new queue. */
 }
 
 static bool is_of(const lp_queue *q, const char *name)
