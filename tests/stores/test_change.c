@@ -244,11 +244,12 @@ static bool nothing_left(void *arg)
 
 START_TEST(p20_one_winner_among_threads)
 {
+    lapse_options options = {.keep = LAPSE_HOURS(1)};
+    rig r = fresh_real(_i, &options);
+    NEEDS(&r, LAPSE_CAN_CANCEL);
     struct race *race = calloc(1, sizeof *race);
     ck_assert_ptr_nonnull(race);
-    lapse_options options = {.keep = LAPSE_HOURS(1)};
-    race->r = fresh_real(_i, &options);
-    NEEDS(&race->r, LAPSE_CAN_CANCEL);
+    race->r = r;
     ck_assert_int_eq(lapse_handle(race->r.s, "q", note_run, race, NULL, NULL), 0);
     ck_assert_int_eq(lapse_start(race->r.s, 2), 0);
     lapse_spec specs[RACED];

@@ -482,11 +482,12 @@ static bool all_ended(void *arg)
 START_TEST(p20_one_winner_among_schedulers)
 {
     place at = new_place(_i, NULL);
+    lapse_options options = {.keep = LAPSE_HOURS(1)};
+    rig first = open_real(&at, &options);
+    NEEDS(&first, LAPSE_CAN_SHARE | LAPSE_CAN_CANCEL);
     struct crowd *c = calloc(1, sizeof *c);
     ck_assert_ptr_nonnull(c);
-    lapse_options options = {.keep = LAPSE_HOURS(1)};
-    c->rigs[0] = open_real(&at, &options);
-    NEEDS(&c->rigs[0], LAPSE_CAN_SHARE | LAPSE_CAN_CANCEL);
+    c->rigs[0] = first;
     for (int i = 0; i < CROWD; i++) {
         if (i > 0)
             c->rigs[i] = open_real(&at, &options);
