@@ -381,6 +381,10 @@ static void plan_takes(lp_driver *d)
         plan_take(d, c->job.queue, d->plan.names + first, count);
         at = &c->next;
     }
+    if (d->host_polls)
+        add_want(&d->plan,
+                 (lp_want){.queues = d->plan.names + first, .queue_count = count, .others = true},
+                 NULL);
 }
 
 /* -- Jobs of a turn -- */
@@ -578,6 +582,13 @@ static void end_settlement(lp_driver *d, lp_loan *l)
     release_loan(l);
 }
 
+/* A lease is as long as the store says, which was told the time before the turn. */
+static void note_lease(const lp_driver *d, lp_loan *l)
+{
+    l->lease_end = lp_add_ns(d->turn_at, d->s->options.lease);
+    l->renew_at = lp_add_ns(d->turn_at, lease_third(d));
+}
+
 static void end_renewal(lp_driver *d, lp_loan *l, lapse_ns now)
 {
     l->renewing = false;
@@ -590,8 +601,7 @@ static void end_renewal(lp_driver *d, lp_loan *l, lapse_ns now)
         l->gone = true;
         lp_claim_gone(d->s, l->fence, now);
     } else if (l->renewal.answer >= 0) {
-        l->lease_end = lp_add_ns(now, d->s->options.lease);
-        l->renew_at = lp_add_ns(now, lease_third(d));
+        note_lease(d, l);
     }
 }
 
@@ -644,9 +654,8 @@ static void pass_on_loans(lp_driver *d, lp_loan *loans, lapse_ns now)
             free(l);
             continue;
         }
-        l->claimed_at = now;
-        l->lease_end = lp_add_ns(now, d->s->options.lease);
-        l->renew_at = lp_add_ns(now, lease_third(d));
+        l->claimed_at = d->turn_at;
+        note_lease(d, l);
         if (d->plan.wants[l->want].pushed) {
             push_loan(d, l);
             pushed = true;
@@ -693,6 +702,16 @@ static void note_next(lp_driver *d, lapse_ns now)
         }
         d->push_next = earlier(d->push_next, next);
     }
+}
+
+/* A host that polled and got nothing is told once when something falls due. */
+static void tell_host(lp_driver *d, lapse_ns now)
+{
+    if (!d->host_polls || d->take_next > now)
+        return;
+    d->host_polls = false;
+    d->host_told = true;
+    lp_wake_takers(d->s);
 }
 
 /* -- Failure -- */
@@ -760,6 +779,7 @@ static void end_turn(lp_driver *d, lp_loan *loans, lapse_ns now)
     note_next(d, now);
     pass_on_loans(d, loans, now);
     answer_polls(d);
+    tell_host(d, now);
     lp_tell_settled(d->s);
 }
 
@@ -789,6 +809,7 @@ static void take_turn(lp_driver *d, lapse_ns now)
                  .wants = d->plan.wants,
                  .want_count = d->plan.want_count,
                  .push_most = push_demand(d)};
+    d->turn_at = now;
     pthread_mutex_unlock(&s->lock);
     int code = let_store_work(d, &t);
     pthread_mutex_lock(&s->lock);
@@ -804,7 +825,7 @@ static void take_turn(lp_driver *d, lapse_ns now)
 
 static bool wants_orders(const lp_driver *d)
 {
-    return push_demand(d) > 0 || d->takes;
+    return push_demand(d) > 0 || d->takes || d->host_polls;
 }
 
 /* The next instant at which there is something to do without being told; INT64_MIN: now. */
@@ -815,7 +836,7 @@ static lapse_ns next_thing(const lp_driver *d)
     lapse_ns next = earlier(next_renewal(d), next_give_back(d));
     if (push_demand(d) > 0)
         next = earlier(next, d->push_next);
-    if (d->takes)
+    if (d->takes || d->host_polls)
         next = earlier(next, d->take_next);
     if (wants_orders(d))
         next = earlier(next, d->poll_at);
@@ -868,7 +889,8 @@ static void sleep_until(lp_driver *d, lapse_ns at, lapse_ns limit)
 static lapse_ns wanted_next(const lp_driver *d)
 {
     lapse_ns next = push_demand(d) > 0 ? d->push_next : INT64_MIN;
-    return d->takes && (next == INT64_MIN || d->take_next < next) ? d->take_next : next;
+    bool takes = d->takes || d->host_polls;
+    return takes && (next == INT64_MIN || d->take_next < next) ? d->take_next : next;
 }
 
 static void rest(lp_driver *d, lapse_ns at, lapse_ns now)

@@ -87,6 +87,9 @@ typedef struct lp_driver {
     lapse_ns take_next; /* for one of `takes`; as of the last turn */
     lapse_ns poll_at;   /* when to look without a reason */
     bool host_loops, host_wants, has_waited;
+    bool host_polls;  /* it has polled, got nothing, and is to be told */
+    bool host_told;   /* and was */
+    lapse_ns turn_at; /* what time the store was told */
 
     lapse_ns offline_since;     /* engine's clock; LAPSE_FOREVER: it is not */
     lapse_ns backoff, retry_at; /* after a turn that failed; lp_clock_monotonic */
@@ -154,12 +157,16 @@ void lp_driver_settle(lapse *s);
 void lp_driver_waited_for(lp_driver *d);
 void lp_driver_looked(lp_driver *d);
 
+/* A host has polled: when it got nothing it is told once that something is due. */
+void lp_driver_polled(lp_driver *d, bool in_vain);
+
 /* How long until a host should look. */
 lapse_ns lp_driver_timeout(const lp_driver *d, lapse_ns now);
 
 /* A claim's store-side facts. */
-bool lp_driver_has_lost(const lp_claim *claim);                 /* another consumer has its order */
-void lp_driver_note_lost(const lp_claim *claim);                /* the store says so */
+bool lp_driver_has_lost(const lp_claim *claim);  /* another consumer has its order */
+void lp_driver_note_lost(const lp_claim *claim); /* the store says so */
+lapse_ns lp_driver_lease_end(const lp_claim *claim);
 bool lp_driver_is_assured(const lp_claim *claim, lapse_ns now); /* its lease has not ended */
 const char *lp_driver_fault(const lp_claim *claim); /* why it cannot be delivered, or NULL */
 

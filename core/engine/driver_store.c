@@ -504,24 +504,49 @@ int lp_driver_take(lapse *s, lp_queue *queue, lapse_ns deadline, lp_claim *claim
 
 /* -- Look -- */
 
+/* An order that is claimed and has not started is shown as it was. */
+static void show_unstarted(const lp_driver *d, lapse_info *info)
+{
+    const lp_loan *l = info->state == LAPSE_STATE_RUNNING ? d->ready : NULL;
+    while (l && (l->generation != info->generation || l->id_len != info->id_len ||
+                 memcmp(l->id, info->id, l->id_len) != 0))
+        l = l->after;
+    if (!l)
+        return;
+    info->state = LAPSE_STATE_PENDING;
+    info->attempt--;
+}
+
+/* Take over those whose state is in `states`; how many. */
+static int keep_shown(const lp_driver *d, lp_call *c, int count, unsigned states, lapse_info *out)
+{
+    int n = 0;
+    for (int i = 0; i < count; i++) {
+        show_unstarted(d, &c->infos[i]);
+        if (!(c->infos[i].state & states))
+            continue; /* Freed with the call. */
+        out[n++] = c->infos[i];
+        c->infos[i] = (lapse_info){.id = NULL};
+    }
+    return n;
+}
+
 static int list(lp_store *store, uint64_t *cursor, unsigned states, lapse_info *out, int max,
                 lapse_ns now)
 {
-    lapse *s = driver_of(store)->s;
+    static const unsigned LIVE = LAPSE_STATE_PENDING | LAPSE_STATE_RUNNING;
+    lp_driver *d = driver_of(store);
     (void)now;
     int n;
     lp_call *c = new_call(LP_LIST, 0, max);
     if (c) {
         c->cursor = *cursor;
-        c->job.states = states;
+        c->job.states = states & LAPSE_STATE_PENDING ? states | LIVE : states;
     }
-    c = ask(s, c, &n);
+    c = ask(d->s, c, &n);
     if (!c)
         return n;
-    for (int i = 0; i < n; i++) {
-        out[i] = c->infos[i];
-        c->infos[i] = (lapse_info){.id = NULL};
-    }
+    n = n > 0 ? keep_shown(d, c, n, states, out) : n;
     *cursor = c->cursor;
     lp_driver_free_call(c);
     return n;
@@ -624,6 +649,11 @@ void lp_driver_note_lost(const lp_claim *claim)
     loan_of(claim)->gone = true;
 }
 
+lapse_ns lp_driver_lease_end(const lp_claim *claim)
+{
+    return loan_of(claim)->lease_end;
+}
+
 bool lp_driver_is_assured(const lp_claim *claim, lapse_ns now)
 {
     return loan_of(claim)->lease_end > now;
@@ -687,9 +717,18 @@ void lp_driver_looked(lp_driver *d)
     lp_driver_poke(d);
 }
 
+void lp_driver_polled(lp_driver *d, bool in_vain)
+{
+    d->host_told = false;
+    if (!d->host_loops || d->host_polls || !in_vain)
+        return;
+    d->host_polls = true;
+    lp_driver_poke(d);
+}
+
 lapse_ns lp_driver_timeout(const lp_driver *d, lapse_ns now)
 {
-    if (d->ready)
+    if (d->ready || d->host_told)
         return 0;
     lapse_ns at = d->push_next < d->poll_at ? d->push_next : d->poll_at;
     if (d->take_next < at)

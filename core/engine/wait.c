@@ -380,6 +380,8 @@ int lapse_take(lapse *s, const char *queue, lapse_ns timeout, const lapse_order 
                             : code == LP_CLAIM_ONE && !s->store->ops->waits(s->store);
     if (timeout <= 0 && looked)
         lp_host_looked(s);
+    if (timeout <= 0 && s->driver && code >= 0)
+        lp_driver_polled(s->driver, code == 0);
     if (!s->stopped)
         arm_host(s);
     lp_tell_settled(s);

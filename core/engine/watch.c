@@ -50,6 +50,8 @@ void lp_watch_claim(lapse *s, lp_claim *c, lapse_ns now)
         stuck_after = c->handler->policy.stuck_after;
     }
     c->lease_end = lp_add_ns(now, c->lease);
+    if (s->driver && !c->runs_callback)
+        c->lease_end = lp_driver_lease_end(c);
     c->stuck_reported = !c->runs_callback;
     c->stuck_at = lp_add_ns(now, stuck_after);
     check_by(s, next_check(c));

@@ -1,11 +1,20 @@
 /* sqlite.c - orders in an SQLite database: the store's table, opening, closing.
  *
  * sqlite.h says how orders are kept, sqlite_turn.c what a turn is. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "stores/sqlite.h"
+
+static int is_elsewhere(const sqlite_store *d)
+{
+    return lp_fail(LAPSE_EDATA,
+                   "the database %s was moved or deleted while it was open: put it back, or close "
+                   "and open again",
+                   lp_text_quote(d->options.path, strnlen(d->options.path, 200)));
+}
 
 static int check_place(sqlite_store *d)
 {
@@ -13,10 +22,7 @@ static int check_place(sqlite_store *d)
     sqlite3_file_control(d->s.db, "main", SQLITE_FCNTL_HAS_MOVED, &moved);
     if (!moved)
         return LAPSE_OK;
-    return lp_fail(LAPSE_EDATA,
-                   "the database %s was moved or deleted while it was open: put it back, or close "
-                   "and open again",
-                   lp_text_quote(d->options.path, strnlen(d->options.path, 200)));
+    return is_elsewhere(d);
 }
 
 static int open_session(sqlite_store *d);
@@ -105,12 +111,34 @@ static int open_beside(sqlite_store *d)
     return lp_checkpointer_open(d->database, d->s.boot, &d->checkpointer);
 }
 
+/* Whether what was opened anew is the file that was open before. */
+static int check_file(sqlite_store *d, bool first)
+{
+    struct stat st;
+    if (stat(d->database, &st) != 0)
+        return lp_fail_system("stat", errno);
+    if (first) {
+        d->device = st.st_dev;
+        d->inode = st.st_ino;
+    }
+    return st.st_dev == d->device && st.st_ino == d->inode ? LAPSE_OK : is_elsewhere(d);
+}
+
+/* By the path that the first time has found: the current folder may be another now. */
+static int connect_file(sqlite_store *d)
+{
+    bool first = !d->database;
+    int code =
+        lp_sqlite_connect(first ? d->options.path : d->database, first, &d->options.busy, &d->s.db);
+    if (code == LAPSE_OK && first)
+        code = open_beside(d);
+    return code < 0 ? code : check_file(d, first);
+}
+
 static int open_session(sqlite_store *d)
 {
     d->sync = LP_SYNC_UNKNOWN;
-    int code = lp_sqlite_connect(d->options.path, &d->options.busy, &d->s.db);
-    if (code == LAPSE_OK && !d->beside)
-        code = open_beside(d);
+    int code = connect_file(d);
     if (code < 0)
         return code;
     d->page_size = read_page_size(d->s.db);

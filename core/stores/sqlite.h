@@ -17,6 +17,7 @@
 
 #include <pthread.h>
 #include <sqlite3.h>
+#include <sys/stat.h>
 
 #include "stores/durable.h"
 
@@ -61,10 +62,10 @@ enum {
     X(JOB_UNDO, "ROLLBACK TO lapse_job")                                                           \
     X(JOB_END, "RELEASE lapse_job")                                                                \
     X(DATA_VERSION, "PRAGMA data_version")                                                         \
-    X(META_READ, "SELECT version, boot, ahead, clock, seq, fence, fence_top, keep, ended"          \
+    X(META_READ, "SELECT version, boot, ahead, clock, seq, fence, fence_top, keep, ended, wall"          \
                  " FROM lapse_meta WHERE one = 1")                                                 \
     X(META_WRITE, "UPDATE lapse_meta SET boot = ?1, ahead = ?2, clock = ?3, seq = ?4,"             \
-                  " fence = ?5, fence_top = ?6, keep = ?7, ended = ?8 WHERE one = 1")              \
+                  " fence = ?5, fence_top = ?6, keep = ?7, ended = ?8, wall = ?9 WHERE one = 1")              \
     X(QUEUES_READ, "SELECT id, name, orders, dead FROM lapse_queue ORDER BY id")                   \
     X(QUEUE_ADD, "INSERT INTO lapse_queue (id, name, orders, dead) VALUES (?1, ?2, 0, 0)")         \
     X(QUEUE_WRITE, "UPDATE lapse_queue SET orders = ?2, dead = ?3 WHERE id = ?1")                  \
@@ -95,6 +96,8 @@ enum {
                   " WHERE queue = ?1 AND at <= ?2 ORDER BY at DESC, seq DESC LIMIT 1")             \
     X(QUEUE_OLDEST, "SELECT at FROM lapse_order INDEXED BY lapse_order_at WHERE queue = ?1"        \
                     " AND (fence IS NULL OR at <= ?2) ORDER BY at, seq LIMIT 1")                   \
+    X(QUEUE_NONE, "SELECT " LP_ORDER_COLUMNS " FROM lapse_order INDEXED BY lapse_order_at" \
+                  " WHERE queue >= ?1 LIMIT 1") \
     X(QUEUE_HELD, "SELECT count(*) FROM lapse_order INDEXED BY lapse_order_held"                   \
                   " WHERE fence IS NOT NULL AND queue = ?1 AND at > ?2")                           \
     X(QUEUE_OVER, "SELECT count(*) FROM lapse_order INDEXED BY lapse_order_no_more"                \
@@ -141,7 +144,8 @@ typedef struct queue {
 typedef struct meta {
     char boot[LP_BOOT_LEN + 1];
     int64_t ahead;     /* store's clock minus the machine's, in this boot */
-    int64_t clock;     /* the latest reading that was written */
+    int64_t clock;     /* the latest reading that was written, */
+    int64_t wall;      /* and what the wall clock showed then; ms of UTC */
     int64_t seq;       /* the last one given */
     int64_t fence;     /* the last one given */
     int64_t fence_top; /* none above it is given before one is safe on the disk */
@@ -174,6 +178,7 @@ typedef struct session {
     bool lost;       /* it failed as a whole, not by one job */
     int failed;      /* what SQLite said when something failed, or 0 */
     int64_t now;     /* store's clock */
+    int64_t wall;    /* ms of UTC */
     lapse_ns now_ns; /* scheduler's */
     int64_t first;   /* the earliest `at` of what was scheduled; INT64_MAX: nothing */
 } session;
@@ -299,7 +304,7 @@ bool lp_sqlite_is_kept(const session *s, int64_t ended);
 int lp_sqlite_schema(session *s);
 /* Open a connection for the store, in WAL mode; it waits for locks as long as *busy, which
  * must live as long, says. */
-int lp_sqlite_connect(const char *path, lapse_ns *busy, sqlite3 **out);
+int lp_sqlite_connect(const char *path, bool may_create, lapse_ns *busy, sqlite3 **out);
 /* The name of a file system that several machines share, by its statfs type; or NULL. */
 const char *lp_sqlite_shared_fs(unsigned long type);
 
@@ -375,7 +380,9 @@ typedef struct sqlite_store {
     lp_durable base; /* first */
     session s;
     settings options;
-    char *database; /* as SQLite names it: an absolute path */
+    char *database; /* as SQLite names it: an absolute path; NULL until it was opened once */
+    dev_t device;   /* which file that was */
+    ino_t inode;
     guarded guard;
     side *beside;
     checkpointer *checkpointer;

@@ -37,28 +37,38 @@ static int full(const session *s)
 }
 
 /* The order that was accepted longest ago goes to the dead letters. */
-static int kill_oldest(session *s, lp_job *j)
+/* The order that is to make room for another: 0, or an error. */
+static int find_oldest(session *s, row *oldest)
 {
+    if (s->config.overflow != LAPSE_DEAD_LETTER_OLDEST)
+        return full(s);
     sqlite3_stmt *st = lp_sqlite_use(s, ST_ORDER_OLDEST);
     if (!st)
         return lp_sqlite_error(s);
     sqlite3_bind_int64(st, 1, s->now);
     if (!lp_sqlite_row(s, st))
         return s->failed ? lp_sqlite_error(s) : full(s);
-    row oldest = lp_sqlite_read_row(st);
+    *oldest = lp_sqlite_read_row(st);
     sqlite3_reset(st);
-    j->died = lp_sqlite_die(s, &oldest, oldest.attempt, LAPSE_REASON_MAXLEN, NULL, j->infos);
+    return LAPSE_OK;
+}
+
+static int kill_oldest(session *s, lp_job *j, const row *oldest)
+{
+    j->died = lp_sqlite_die(s, oldest, oldest->attempt, LAPSE_REASON_MAXLEN, NULL, j->infos);
     if (!j->died)
         return lp_sqlite_error(s);
-    j->of_queue = lp_sqlite_queue_name(s, oldest.queue);
+    j->of_queue = lp_sqlite_queue_name(s, oldest->queue);
     return LAPSE_OK;
 }
 
 static int make_room(session *s, lp_job *j)
 {
+    row oldest;
     if (!is_full(s))
         return LAPSE_OK;
-    return s->config.overflow == LAPSE_DEAD_LETTER_OLDEST ? kill_oldest(s, j) : full(s);
+    int code = find_oldest(s, &oldest);
+    return code < 0 ? code : kill_oldest(s, j, &oldest);
 }
 
 /* An order was accepted: the earliest is told to the others. */
@@ -280,8 +290,16 @@ int64_t lp_sqlite_requeue(session *s, lp_job *j)
         return lp_sqlite_error(s);
     if (found)
         return exists(j, waits(s, &newest, j) ? "pending" : "running");
-    code = make_room(s, j);
-    return code < 0 ? code : revive(s, j, &k, &dead);
+    /* First the letter leaves: one more of them may drop the oldest, which it may be. */
+    row oldest;
+    bool makes_room = is_full(s);
+    code = makes_room ? find_oldest(s, &oldest) : LAPSE_OK;
+    if (code < 0)
+        return code;
+    int64_t generation = revive(s, j, &k, &dead);
+    if (generation > 0 && makes_room)
+        code = kill_oldest(s, j, &oldest);
+    return code < 0 ? code : generation;
 }
 
 int64_t lp_sqlite_purge(session *s, lp_job *j)

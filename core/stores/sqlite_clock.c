@@ -2,8 +2,8 @@
  *
  * While the machine is up it is the machine's own clock of uptime plus an anchor that all
  * processes share, so that steps of the wall clock move nothing. After a reboot only the wall
- * clock is left: the anchor is made anew from it, but never before the latest reading that
- * was written. A manual clock is a boot of its own, and starts another one when it is opened
+ * clock is left: it tells how much time has passed since the latest reading that was written,
+ * beside which its own stands; if it went back, none has. A manual clock is a boot of its own, and starts another one when it is opened
  * behind that reading. The anchor is whole milliseconds, so that whole milliseconds of the
  * scheduler's clock stay what they are. */
 #include <fcntl.h>
@@ -54,9 +54,12 @@ bool lp_sqlite_anchor(session *s, lapse_ns now, lapse_ns wall)
 {
     meta *m = &s->meta;
     s->now_ns = now;
+    s->wall = floor_ms(wall);
     bool same = strcmp(m->boot, s->boot) == 0;
     if (!same || is_behind(s, now)) {
-        int64_t start = floor_ms(wall) > m->clock ? floor_ms(wall) : m->clock;
+        /* Only what the wall clock says has passed: where it stands may differ by its steps. */
+        int64_t passed = s->wall > m->wall ? s->wall - m->wall : 0;
+        int64_t start = m->clock + passed;
         memcpy(m->boot, s->boot, sizeof m->boot);
         m->ahead = start - floor_ms(now);
         if (m->fence < m->fence_top)

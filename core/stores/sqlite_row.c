@@ -272,7 +272,7 @@ bool lp_sqlite_die(session *s, const row *r, int attempt, lapse_reason reason, c
     lp_sqlite_count(s, r->queue, 0, 1);
     if (info && !show_dead(s, seq, info))
         return false;
-    while (s->dead > (int64_t)s->config.max_dead)
+    while (s->dead > 0 && (uint64_t)s->dead > s->config.max_dead)
         if (!drop_oldest_dead(s))
             return !s->failed;
     return true;
@@ -337,6 +337,20 @@ static bool end_what_is_over(session *s, lp_loan **told)
     }
 }
 
+/* No claim comes to a row of a queue that there is not. */
+static bool bury_damaged(session *s)
+{
+    sqlite3_stmt *st = lp_sqlite_use(s, ST_QUEUE_NONE);
+    if (!st)
+        return false;
+    sqlite3_bind_int64(st, 1, (sqlite3_int64)s->queue_count);
+    if (!lp_sqlite_row(s, st))
+        return !s->failed;
+    row r = lp_sqlite_read_row(st);
+    sqlite3_reset(st);
+    return lp_sqlite_die(s, &r, r.attempt, LAPSE_REASON_FAILED, "its queue was damaged", NULL);
+}
+
 static bool forget_oldest(session *s, bool *was_one)
 {
     sqlite3_stmt *st = lp_sqlite_use(s, ST_ENDED_OLDEST);
@@ -356,7 +370,7 @@ static bool forget_oldest(session *s, bool *was_one)
 bool lp_sqlite_sweep(session *s, lp_loan **told)
 {
     enum { MOST = 1024 }; /* in one turn: more than can end in one */
-    if (!end_what_is_over(s, told))
+    if (!end_what_is_over(s, told) || !bury_damaged(s))
         return false;
     bool more = s->meta.ended > 0;
     for (int i = 0; more && i < MOST; i++)

@@ -22,7 +22,8 @@ static const char create[] =
     "CREATE TABLE lapse_meta (one INTEGER PRIMARY KEY CHECK (one = 1),"
     " version INTEGER NOT NULL, boot TEXT NOT NULL, ahead INTEGER NOT NULL,"
     " clock INTEGER NOT NULL, seq INTEGER NOT NULL, fence INTEGER NOT NULL,"
-    " fence_top INTEGER NOT NULL, keep INTEGER NOT NULL, ended INTEGER NOT NULL);"
+    " fence_top INTEGER NOT NULL, keep INTEGER NOT NULL, ended INTEGER NOT NULL,"
+    " wall INTEGER NOT NULL);"
     "CREATE TABLE lapse_queue (id INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE,"
     " orders INTEGER NOT NULL, dead INTEGER NOT NULL);"
     "CREATE TABLE lapse_order (seq INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE,"
@@ -40,7 +41,7 @@ static const char create[] =
     " due INTEGER NOT NULL, died INTEGER NOT NULL, reason INTEGER NOT NULL, error BLOB,"
     " named INTEGER NOT NULL, crc INTEGER NOT NULL, payload BLOB);"
     "CREATE INDEX lapse_dead_id ON lapse_dead (id, generation);"
-    "INSERT INTO lapse_meta VALUES (1, 1, '', 0, 0, 0, 0, 0, 0, 0);"
+    "INSERT INTO lapse_meta VALUES (1, 1, '', 0, 0, 0, 0, 0, 0, 0, 0);"
     "INSERT INTO lapse_queue VALUES (0, x'', 0, 0);";
 
 /* steps[v] makes version v + 1 of version v. */
@@ -224,7 +225,7 @@ static int prepare(sqlite3 *db, lapse_ns *busy)
     return rc == SQLITE_OK ? LAPSE_OK : lp_sqlite_fail(db, rc, "opening");
 }
 
-int lp_sqlite_connect(const char *path, lapse_ns *busy, sqlite3 **out)
+int lp_sqlite_connect(const char *path, bool may_create, lapse_ns *busy, sqlite3 **out)
 {
     if (sqlite3_threadsafe() == 0)
         return lp_fail(LAPSE_EUNSUPPORTED, "this SQLite was built without threads: use another");
@@ -235,8 +236,8 @@ int lp_sqlite_connect(const char *path, lapse_ns *busy, sqlite3 **out)
     if (code < 0)
         return code;
     sqlite3 *db = NULL;
-    int rc = sqlite3_open_v2(
-        path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
+    int how = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | (may_create ? SQLITE_OPEN_CREATE : 0);
+    int rc = sqlite3_open_v2(path, &db, how, NULL);
     code = rc == SQLITE_OK ? prepare(db, busy) : lp_sqlite_fail(db, rc, "opening");
     if (code < 0) {
         sqlite3_close(db);

@@ -149,6 +149,7 @@ static bool read_meta(session *s)
     m->fence_top = sqlite3_column_int64(st, 6);
     m->keep = sqlite3_column_int64(st, 7);
     m->ended = sqlite3_column_int64(st, 8);
+    m->wall = sqlite3_column_int64(st, 9);
     sqlite3_reset(st);
     return true;
 }
@@ -167,6 +168,7 @@ static bool write_meta(session *s)
     sqlite3_bind_int64(st, 6, m->fence_top);
     sqlite3_bind_int64(st, 7, m->keep);
     sqlite3_bind_int64(st, 8, m->ended);
+    sqlite3_bind_int64(st, 9, m->wall);
     return lp_sqlite_run(s, st);
 }
 
@@ -294,8 +296,10 @@ bool lp_sqlite_flush(session *s)
             return false;
         q->changed = false;
     }
-    if (s->now > s->meta.clock)
+    if (s->now > s->meta.clock) {
         s->meta.clock = s->now;
+        s->meta.wall = s->wall;
+    }
     return write_meta(s);
 }
 

@@ -10,7 +10,7 @@
 #include "stores/url.h"
 
 enum { ROWS = 4096 };
-enum { FREE, PENDING, HELD, ENDED, DEAD };
+enum { FREE, PENDING, HELD, ENDED, DEAD, PENDING_ELSEWHERE };
 
 typedef struct row {
     int state;
@@ -265,10 +265,11 @@ static int64_t requeue(const simple *s, lp_job *j, lapse_ns now)
         return lp_fail(LAPSE_EUNKNOWN, "there is no dead letter");
     if (find(j, true))
         return lp_fail(LAPSE_EEXISTS, "the order is pending or running already");
+    dead->state = PENDING_ELSEWHERE; /* No dead letter any more when room is made. */
     int64_t code = make_room(s, j, now);
+    dead->state = code < 0 ? DEAD : PENDING;
     if (code < 0)
         return code;
-    dead->state = PENDING;
     dead->generation = ++last_generation;
     dead->attempt = 0;
     dead->reason = LAPSE_REASON_NONE;

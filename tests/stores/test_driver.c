@@ -24,7 +24,8 @@ static void end(rig *r, tape *t)
 {
     expect_books(r->s);
     rig_close(r);
-    tape_close(t);
+    if (t)
+        tape_close(t);
 }
 
 #define WITH_ONE_READY(r, t)                                                                       \
@@ -62,6 +63,26 @@ START_TEST(it_counts_as_pending)
                  "ready");
     ck_assert_int_eq(lapse_process(r.s, 0), 1);
     ck_assert_int_eq(t.entries[0].attempt, 1);
+    end(&r, &t);
+}
+END_TEST
+
+static bool note_state(const lapse_info *info, void *arg)
+{
+    ck_assert_int_eq(info->state, LAPSE_STATE_PENDING);
+    ck_assert_int_eq(info->attempt, 0);
+    ++*(int *)arg;
+    return true;
+}
+
+START_TEST(a_walk_shows_it_as_pending)
+{
+    WITH_ONE_READY(r, t);
+    int shown = 0;
+    ck_assert_int_eq(lapse_each(r.s, LAPSE_STATE_PENDING, note_state, &shown), 1);
+    ck_assert_int_eq(lapse_each(r.s, LAPSE_STATE_RUNNING, note_state, &shown), 0);
+    ck_assert_int_eq(lapse_each(r.s, 0, note_state, &shown), 1);
+    ck_assert_int_eq(shown, 2);
     end(&r, &t);
 }
 END_TEST
@@ -153,6 +174,87 @@ START_TEST(a_host_that_does_not_come_lets_others)
     rig_close(&r);
     tape_close(&t);
     tape_close(&other);
+}
+END_TEST
+
+/* -- Takers ------------------------------------------------------------------------------- */
+
+START_TEST(a_host_that_polls_is_told)
+{
+    rig r = fresh(_i, NULL);
+    ck_assert_int_ge(lapse_fd(r.s), 0);
+    expect_nothing(r.s, NULL);
+    put(r.s, NULL, "o", LAPSE_SECONDS(5));
+    ck_assert_int_gt(lapse_timeout(r.s), 0);
+    ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_SECONDS(6)), LAPSE_OK);
+    ck_assert_int_eq(lapse_timeout(r.s), 0);
+    finish_one(r.s, NULL, "o");
+    expect_nothing(r.s, NULL);
+    ck_assert_int_gt(lapse_timeout(r.s), 0);
+    end(&r, NULL);
+}
+END_TEST
+
+enum { CROWD = 60 }; /* times two */
+
+static void take_in_vain(void *arg, int number)
+{
+    const lapse_order *order;
+    (void)number;
+    if (lapse_take(arg, number % 2 ? "idle" : "idle too", LAPSE_FOREVER, &order) != LAPSE_ECLOSED)
+        complain("a taker got something");
+}
+
+/* However many wait for what does not come, others are served. */
+START_TEST(a_crowd_of_takers_is_in_nobodys_way)
+{
+    rig r = fresh(_i, NULL);
+    crew crowds[2];
+    for (int i = 0; i < 2; i++)
+        crew_start(&crowds[i], CROWD, take_in_vain, r.s);
+    until_others_sleep();
+    put(r.s, "busy", "o", 0);
+    ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_MS(1)), LAPSE_OK);
+    finish_one(r.s, "busy", "o");
+    ck_assert_int_eq(lapse_stop(r.s), LAPSE_OK);
+    for (int i = 0; i < 2; i++)
+        crew_join(&crowds[i]);
+    check_calm();
+    end(&r, NULL);
+}
+END_TEST
+
+/* -- Dead letters ----------------------------------------------------------------------------- */
+
+START_TEST(requeue_makes_room_without_losing_it)
+{
+    const lapse_options options = {
+        .max_pending = 1, .max_dead = 1, .overflow = LAPSE_DEAD_LETTER_OLDEST};
+    rig r = fresh(_i, &options);
+    put(r.s, NULL, "a", 0);
+    ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_MS(1)), LAPSE_OK);
+    ck_assert_int_eq(lapse_settle(r.s, poll_one(r.s, NULL, "a")->fence, LAPSE_REJECT, 0, NULL), 0);
+    put(r.s, NULL, "b", LAPSE_HOURS(1));
+    ck_assert_int_gt(lapse_requeue(r.s, "a", LAPSE_ANY, 0), 0);
+    ck_assert_uint_eq(stats_of(r.s).pending, 1);
+    lapse_info info = look(r.s, "b");
+    ck_assert_int_eq(info.state, LAPSE_STATE_DEAD);
+    lapse_info_free(&info);
+    ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_MS(1)), LAPSE_OK);
+    finish_one(r.s, NULL, "a");
+    end(&r, NULL);
+}
+END_TEST
+
+START_TEST(the_largest_max_dead_keeps_them)
+{
+    const lapse_options options = {.max_dead = UINT64_MAX};
+    rig r = fresh(_i, &options);
+    put(r.s, NULL, "a", 0);
+    ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_MS(1)), LAPSE_OK);
+    ck_assert_int_eq(lapse_settle(r.s, poll_one(r.s, NULL, "a")->fence, LAPSE_REJECT, 0, NULL), 0);
+    ck_assert_uint_eq(stats_of(r.s).dead, 1);
+    end(&r, NULL);
 }
 END_TEST
 
@@ -345,11 +447,19 @@ static void fill(Suite *suite)
     TCase *loans = tcase_create("claimed and not started");
     ADD_FOR_STORES(loans, cancel_withdraws);
     ADD_FOR_STORES(loans, it_counts_as_pending);
+    ADD_FOR_STORES(loans, a_walk_shows_it_as_pending);
     ADD_FOR_STORES(loans, replace_withdraws);
     ADD_FOR_STORES(loans, reschedule_withdraws);
     ADD_FOR_STORES(loans, stop_gives_back);
     ADD_FOR_STORES(loans, a_host_that_does_not_come_lets_others);
     suite_add_tcase(suite, loans);
+
+    TCase *others = tcase_create("takers, dead letters");
+    ADD_FOR_STORES(others, a_host_that_polls_is_told);
+    ADD_FOR_STORES(others, a_crowd_of_takers_is_in_nobodys_way);
+    ADD_FOR_STORES(others, requeue_makes_room_without_losing_it);
+    ADD_FOR_STORES(others, the_largest_max_dead_keeps_them);
+    suite_add_tcase(suite, others);
 
     TCase *leases = tcase_create("leases");
     ADD_FOR_STORES(leases, a_callback_is_renewed_up_to_its_run_limit);
