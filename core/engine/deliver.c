@@ -396,12 +396,12 @@ void lp_unbook(lapse *s, const lp_job *settlement, lp_queue *q)
         book_job(s, settlement, q, UINT64_MAX);
 }
 
-void lp_book_cancelled(lapse *s, const lp_job *booked, lp_queue *q)
+void lp_book_ended(lapse *s, const lp_job *booked, lp_queue *q, bool cancelled)
 {
     if (q && booked)
         book_job(s, booked, q, UINT64_MAX);
     if (q)
-        book(s, q, LP_END, LAPSE_REASON_NONE, true, false, 1);
+        book(s, q, LP_END, LAPSE_REASON_NONE, cancelled, false, 1);
 }
 
 /* Whether only the store knows if the claim still holds its order: a taker renews by itself,

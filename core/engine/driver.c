@@ -146,8 +146,33 @@ static bool grow_queues(lp_driver *d)
     if (!more)
         return false;
     d->queues = more;
+    more = realloc(d->by_name, room * sizeof *more);
+    if (!more)
+        return false;
+    d->by_name = more;
     d->queue_room = room;
     return true;
+}
+
+/* Where a name stands, or would stand, in `by_name`. */
+static size_t place_of(const lp_driver *d, const char *name)
+{
+    size_t lo = 0, hi = d->queue_count;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (strcmp(d->by_name[mid]->name, name) < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+lp_queue *lp_driver_find_queue(const lp_driver *d, const char *name)
+{
+    size_t place = place_of(d, name);
+    bool found = place < d->queue_count && strcmp(d->by_name[place]->name, name) == 0;
+    return found ? d->by_name[place] : NULL;
 }
 
 static lp_queue *new_queue(lp_driver *d, const char *name)
@@ -162,16 +187,18 @@ static lp_queue *new_queue(lp_driver *d, const char *name)
     }
     if (d->queue_count < MEASURED)
         q->lateness = calloc(1, sizeof *q->lateness);
+    size_t place = place_of(d, name);
+    memmove(d->by_name + place + 1, d->by_name + place,
+            (d->queue_count - place) * sizeof *d->by_name);
+    d->by_name[place] = q;
     d->queues[d->queue_count++] = q;
     return q;
 }
 
 lp_queue *lp_driver_queue(lp_driver *d, const char *name)
 {
-    for (size_t i = 0; i < d->queue_count; i++)
-        if (strcmp(d->queues[i]->name, name) == 0)
-            return d->queues[i];
-    return new_queue(d, name);
+    lp_queue *q = lp_driver_find_queue(d, name);
+    return q ? q : new_queue(d, name);
 }
 
 /* -- Planning -- */
@@ -184,24 +211,41 @@ static unsigned push_demand(const lp_driver *d)
     return s->stopped || wanted <= d->ready_count ? 0 : wanted - d->ready_count;
 }
 
+static bool make_want_room(lp_plan *p, size_t wants)
+{
+    if (wants <= p->want_room)
+        return true;
+    lp_want *more = realloc(p->wants, wants * sizeof *more);
+    if (!more)
+        return false;
+    p->wants = more;
+    lp_queue **rated = realloc(p->rated, wants * sizeof *rated);
+    if (!rated)
+        return false;
+    p->rated = rated;
+    p->want_room = wants;
+    return true;
+}
+
+static bool make_name_room(lp_plan *p, size_t names)
+{
+    if (names <= p->name_room)
+        return true;
+    const char **more = realloc(p->names, names * sizeof *more);
+    if (!more)
+        return false;
+    p->names = more;
+    p->name_room = names;
+    return true;
+}
+
+/* Room for all that so many queues can lead to: each handled, and taken from, and among the
+ * others. */
 static bool make_room(lp_plan *p, size_t queues)
 {
-    size_t wants = 2 * queues + 2, names = 3 * queues; /* rated and taken from; the others */
     if (!p->jobs)
         p->jobs = malloc((TURN_JOBS + 1) * sizeof *p->jobs);
-    if (wants > p->want_room) {
-        lp_want *more = realloc(p->wants, wants * sizeof *more);
-        p->wants = more ? more : p->wants;
-        lp_queue **rated = realloc(p->rated, wants * sizeof *rated);
-        p->rated = rated ? rated : p->rated;
-        p->want_room = more && rated ? wants : p->want_room;
-    }
-    if (names > p->name_room) {
-        const char **more = realloc(p->names, names * sizeof *more);
-        p->names = more ? more : p->names;
-        p->name_room = more ? names : p->name_room;
-    }
-    return p->jobs && wants <= p->want_room && names <= p->name_room;
+    return p->jobs && make_want_room(p, 2 * queues + 3) && make_name_room(p, 3 * queues);
 }
 
 static void add_want(lp_plan *p, lp_want want, lp_queue *rated)
@@ -447,7 +491,10 @@ static void add_job(lp_driver *d, lp_job *job)
 static void plan_jobs(lp_driver *d)
 {
     lp_plan *p = &d->plan;
-    while (d->again && p->job_count < TURN_JOBS) {
+    /* What failed before waits, so that it does not fail what is asked meanwhile; under a manual
+     * clock its lease might end before it is tried again. */
+    bool waits = d->backoff && !d->s->options.clock && d->retry_at > lp_clock_monotonic();
+    while (d->again && !waits && p->job_count < TURN_JOBS) {
         lp_job *job = d->again;
         d->again = job->next;
         add_job(d, job);
@@ -557,8 +604,35 @@ static void end_withdrawal(lp_driver *d, lp_call *c)
     lp_driver_drop(l);
 }
 
+static void note_replaced(lp_driver *d, lp_job *job, int64_t fence)
+{
+    if (job->kind != KIND_SETTLEMENT || job->fence != fence)
+        return;
+    lp_loan *l = loan_of(job);
+    if (l->booked && job->op != LP_END) /* It is not repeated, and no dead letter. */
+        lp_book_ended(d->s, job, lp_driver_queue(d, l->queue), false);
+    l->booked = false; /* What is booked stands, whatever the answer. */
+}
+
+/* An order was scheduled anew: what runs here has lost it. If that has just ended, its
+ * settlement will be stale, and that is as it should be. */
+static void supersede(lp_driver *d, int64_t fence)
+{
+    lp_claim *c = lp_find_held(d->s, fence);
+    if (c && !c->lost)
+        c->superseded = true;
+    for (size_t i = d->plan.ended; i < d->plan.job_count; i++)
+        note_replaced(d, d->plan.jobs[i], fence);
+    for (lp_job *j = d->inbox; j; j = j->next)
+        note_replaced(d, j, fence);
+    for (lp_job *j = d->again; j; j = j->next)
+        note_replaced(d, j, fence);
+}
+
 static void end_call(lp_driver *d, lp_call *c)
 {
+    if (c->job.op == LP_SCHEDULE && c->job.answer > 0 && c->job.running_fence)
+        supersede(d, c->job.running_fence);
     end_withdrawal(d, c);
     answer_call(d, c);
 }
@@ -574,8 +648,12 @@ static void end_settlement(lp_driver *d, lp_loan *l)
 {
     l->settling = false;
     l->settled = true;
+    if (l->settlement.unsure && l->settlement.answer == LAPSE_ESTALE) {
+        l->settlement.answer = LAPSE_EUNSURE; /* Most likely it was done the first time. */
+        l->booked = false;
+    }
     if (l->settlement.answer == 1 && l->booked)
-        lp_book_cancelled(d->s, &l->settlement, lp_driver_queue(d, l->queue));
+        lp_book_ended(d->s, &l->settlement, lp_driver_queue(d, l->queue), true);
     if (l->settlement.answer < 0 && l->booked)
         lp_unbook(d->s, &l->settlement, lp_driver_queue(d, l->queue));
     free_texts(&l->settlement);
@@ -650,7 +728,7 @@ static void pass_on_loans(lp_driver *d, lp_loan *loans, lapse_ns now)
     for (lp_loan *l = loans, *next; l; l = next) {
         next = l->next;
         if (l->ended) {
-            lp_book_cancelled(d->s, NULL, lp_driver_queue(d, l->queue));
+            lp_book_ended(d->s, NULL, lp_driver_queue(d, l->queue), true);
             free(l);
             continue;
         }
@@ -732,6 +810,7 @@ static void note_link(lp_driver *d, int code, lapse_ns now)
 static void fail_job(lp_driver *d, lp_job *job, int code, lapse_ns now)
 {
     if (job->kind == KIND_SETTLEMENT && loan_of(job)->lease_end > now) {
+        job->unsure = job->unsure || code == LAPSE_EUNSURE;
         job->next = d->again; /* By its fence it is safe to repeat. */
         d->again = job;
         return;
@@ -742,7 +821,7 @@ static void fail_job(lp_driver *d, lp_job *job, int code, lapse_ns now)
         return;
     }
     job->answer = code;
-    job->detail = strdup(d->offline_detail);
+    job->detail = strdup(d->offline_words.text);
     end_job(d, job, now);
 }
 
@@ -763,7 +842,7 @@ static void fail_turn(lp_driver *d, int code, lapse_ns now)
         }
         drop_take(at);
         c->job.answer = code;
-        c->job.detail = strdup(d->offline_detail);
+        c->job.detail = strdup(d->offline_words.text);
         answer_call(d, c);
     }
     d->dirty = true;
@@ -772,10 +851,14 @@ static void fail_turn(lp_driver *d, int code, lapse_ns now)
 static void end_turn(lp_driver *d, lp_loan *loans, lapse_ns now)
 {
     lp_plan *p = &d->plan;
-    d->backoff = 0;
-    note_link(d, LAPSE_OK, now);
-    for (size_t i = 0; i < p->job_count; i++)
+    if (!d->again) {
+        d->backoff = 0;
+        note_link(d, LAPSE_OK, now);
+    }
+    for (size_t i = 0; i < p->job_count; i++) {
+        p->ended = i + 1;
         end_job(d, p->jobs[i], now);
+    }
     note_next(d, now);
     pass_on_loans(d, loans, now);
     answer_polls(d);
@@ -784,17 +867,15 @@ static void end_turn(lp_driver *d, lp_loan *loans, lapse_ns now)
 }
 
 /* Without the lock. */
-static int let_store_work(lp_driver *d, lp_turn *t)
+static int let_store_work(lp_driver *d, lp_turn *t, lp_detail *words)
 {
     int code = LAPSE_OK;
     if (d->backoff && d->offline_code == LAPSE_EOFFLINE && d->ops->reconnect)
         code = d->ops->reconnect(d->store);
     if (code == LAPSE_OK)
         code = d->ops->turn(d->store, t);
-    if (code < 0) {
-        strncpy(d->offline_detail, lapse_error_detail(), sizeof d->offline_detail - 1);
-        return code;
-    }
+    if (code < 0)
+        lp_detail_save(words);
     return code;
 }
 
@@ -811,8 +892,11 @@ static void take_turn(lp_driver *d, lapse_ns now)
                  .push_most = push_demand(d)};
     d->turn_at = now;
     pthread_mutex_unlock(&s->lock);
-    int code = let_store_work(d, &t);
+    lp_detail words;
+    int code = let_store_work(d, &t, &words);
     pthread_mutex_lock(&s->lock);
+    if (code < 0)
+        d->offline_words = words;
     now = lp_engine_now(s);
     if (code < 0)
         fail_turn(d, code, now);
@@ -965,6 +1049,7 @@ static void free_driver(lp_driver *d)
         free(d->queues[i]);
     }
     free(d->queues);
+    free(d->by_name);
     free(d->plan.jobs);
     free(d->plan.wants);
     free(d->plan.rated);

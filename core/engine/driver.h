@@ -19,6 +19,7 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
+#include "base/error.h"
 #include "engine/engine.h"
 #include "stores/durable.h"
 
@@ -50,7 +51,7 @@ enum { KIND_CALL, KIND_SETTLEMENT, KIND_RENEWAL };
 /* The arrays of a turn, kept from one to the next; only the driver's thread touches them. */
 typedef struct lp_plan {
     lp_job **jobs;
-    size_t job_count;
+    size_t job_count, ended; /* of the jobs, how many have been passed on: they may be gone */
     lp_want *wants;
     lp_queue **rated; /* a want's queue that has a rate of its own, or NULL */
     const char **names;
@@ -77,7 +78,7 @@ typedef struct lp_driver {
     lp_loan *ready, *ready_last;       /* claimed for callbacks, not started; oldest first */
     unsigned ready_count;
     lp_loan *started; /* callbacks that run */
-    lp_queue **queues;
+    lp_queue **queues, **by_name;
     size_t queue_count, queue_room;
 
     bool sleeping, quit;
@@ -94,7 +95,7 @@ typedef struct lp_driver {
     lapse_ns offline_since;     /* engine's clock; LAPSE_FOREVER: it is not */
     lapse_ns backoff, retry_at; /* after a turn that failed; lp_clock_monotonic */
     int offline_code;
-    char offline_detail[512];
+    lp_detail offline_words;
 } lp_driver;
 
 /* -- driver.c: the thread -- */
@@ -122,7 +123,8 @@ void lp_driver_unstart(lp_driver *d, lp_loan *l);
 /* Forget a loan; frees it unless a job of it is still with the store. */
 void lp_driver_drop(lp_loan *l);
 
-/* The queue of a name, made if need be; NULL without memory. */
+/* The queue of a name, or NULL; made if need be, or NULL without memory. */
+lp_queue *lp_driver_find_queue(const lp_driver *d, const char *name);
 lp_queue *lp_driver_queue(lp_driver *d, const char *name);
 
 /* -- driver_store.c: as a store, and what callers ask beyond that -- */
@@ -148,8 +150,10 @@ int64_t lp_driver_ask_claim(lapse *s, const lp_claim *claim, int op, lapse_ns le
 /* Make the queues known that the store has. */
 void lp_driver_learn_queues(lapse *s);
 
-/* Wait until the driver has done all that is due now: under a manual clock. */
+/* Wait until the driver has done all that is due now: under a manual clock. Or only what it
+ * was asked, until `deadline`; whether it has. */
 void lp_driver_settle(lapse *s);
+bool lp_driver_drain(lapse *s, lapse_ns deadline);
 
 /* And these, under the lock, do not wait: */
 

@@ -149,14 +149,6 @@ static lp_call *ask(lapse *s, lp_call *c, int *code)
 
 /* -- Requests -- */
 
-/* The order was scheduled anew: what runs here has lost it. */
-static void supersede(lapse *s, int64_t fence)
-{
-    lp_claim *c = fence ? lp_find_held(s, fence) : NULL;
-    if (c)
-        c->superseded = true;
-}
-
 static void copy_answer(lapse *s, lp_request *r, lp_call *c)
 {
     r->answer = c->job.answer;
@@ -178,8 +170,6 @@ static void copy_answer(lapse *s, lp_request *r, lp_call *c)
         q->cancelled++;
     if (q && r->died)
         lp_count_dead(q, LAPSE_REASON_MAXLEN, 1);
-    if (r->op == LP_SCHEDULE)
-        supersede(s, c->job.running_fence);
 }
 
 /* Orders outlive the process; functions do not. */
@@ -668,11 +658,7 @@ const char *lp_driver_fault(const lp_claim *claim)
 
 static lp_queue *find_queue(lp_store *store, const char *name)
 {
-    const lp_driver *d = driver_of(store);
-    for (size_t i = 0; i < d->queue_count; i++)
-        if (strcmp(d->queues[i]->name, name ? name : "") == 0)
-            return d->queues[i];
-    return NULL;
+    return lp_driver_find_queue(driver_of(store), name ? name : "");
 }
 
 static lp_queue *queue_at(lp_store *store, size_t n)
@@ -730,6 +716,10 @@ lapse_ns lp_driver_timeout(const lp_driver *d, lapse_ns now)
 {
     if (d->ready || d->host_told)
         return 0;
+    if (d->backoff) {
+        lapse_ns left = d->retry_at - lp_clock_monotonic();
+        return left > LAPSE_MS(1) ? left : LAPSE_MS(1);
+    }
     lapse_ns at = d->push_next < d->poll_at ? d->push_next : d->poll_at;
     if (d->take_next < at)
         at = d->take_next;
@@ -741,14 +731,20 @@ static bool is_settled(const lp_driver *d)
     return d->sleeping && !d->inbox && (!d->dirty || d->backoff);
 }
 
-void lp_driver_settle(lapse *s)
+bool lp_driver_drain(lapse *s, lapse_ns deadline)
 {
-    lp_driver *d = s->driver;
-    lp_driver_poke(d);
+    const lp_driver *d = s->driver;
     s->inside++;
-    while (!is_settled(d) && lp_await(s, LAPSE_FOREVER))
+    while (!is_settled(d) && lp_await(s, deadline))
         continue;
     s->inside--;
+    return is_settled(d);
+}
+
+void lp_driver_settle(lapse *s)
+{
+    lp_driver_poke(s->driver);
+    lp_driver_drain(s, LAPSE_FOREVER);
 }
 
 /* -- The table -- */

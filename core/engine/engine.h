@@ -177,9 +177,9 @@ int lp_settle(lapse *s, lp_claim *claim, lapse_verdict verdict, lapse_ns delay, 
 struct lp_job;
 void lp_unbook(lapse *s, const struct lp_job *settlement, lp_queue *q);
 
-/* It was cancelled by another scheduler while it was held: what was booked, if anything was,
- * is that it ended so. Under the lock. */
-void lp_book_cancelled(lapse *s, const struct lp_job *booked, lp_queue *q);
+/* It ended, cancelled by another scheduler or scheduled anew while it was held: what was
+ * booked of it, if anything was, is not so. Under the lock. */
+void lp_book_ended(lapse *s, const struct lp_job *booked, lp_queue *q, bool cancelled);
 
 /* After a look for due callbacks that found none. LP_CLAIM_NONE; or LP_CLAIM_MORE: the
  * driver has found some since. Under the lock, which it may drop meanwhile. */

@@ -255,7 +255,6 @@ static void tear_down(lapse *s)
 {
     if (s->options.clock)
         lp_clock_unlisten(s->options.clock, &s->listener);
-    give_back_taken(s);
     lp_task t = {.r = {.remains_count = 0}};
     for (size_t i = 0; remove_handler(s, i, &t.r); i++) {
         lp_finish(s, &t);
@@ -277,6 +276,29 @@ static void tear_down(lapse *s)
     free(s);
 }
 
+static void join_threads(lapse *s)
+{
+    for (unsigned i = 0; i < s->thread_count; i++)
+        pthread_join(s->threads[i], NULL);
+    s->thread_count = 0;
+    if (s->has_watcher)
+        pthread_join(s->watcher, NULL);
+    s->has_watcher = false;
+}
+
+/* Until a durable store has taken what was settled last. */
+static int wait_for_store(lapse *s, lapse_ns deadline)
+{
+    if (!s->driver)
+        return LAPSE_OK;
+    pthread_mutex_lock(&s->lock);
+    bool settled = lp_driver_drain(s, deadline);
+    pthread_mutex_unlock(&s->lock);
+    return settled ? LAPSE_OK
+                   : lp_fail(LAPSE_ETIMEOUT, "the store has not taken the last settlements yet: "
+                                             "call lapse_close again");
+}
+
 int lapse_close(lapse *s, lapse_ns timeout)
 {
     if (!s)
@@ -295,10 +317,11 @@ int lapse_close(lapse *s, lapse_ns timeout)
     pthread_mutex_unlock(&s->lock);
     if (code < 0)
         return code;
-    for (unsigned i = 0; i < s->thread_count; i++)
-        pthread_join(s->threads[i], NULL);
-    if (s->has_watcher)
-        pthread_join(s->watcher, NULL);
+    join_threads(s);
+    give_back_taken(s);
+    code = wait_for_store(s, deadline);
+    if (code < 0)
+        return code;
     tear_down(s);
     return LAPSE_OK;
 }

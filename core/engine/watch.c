@@ -198,7 +198,7 @@ static void tell_link(lapse *s)
     bool is_news = s->has_link_news;
     int code = s->link_news;
     if (is_news && code < 0)
-        snprintf(text, sizeof text, "the store failed: %s", s->driver->offline_detail);
+        snprintf(text, sizeof text, "the store failed: %s", s->driver->offline_words.text);
     s->has_link_news = false;
     pthread_mutex_unlock(&s->lock);
     if (!is_news || !s->options.log)

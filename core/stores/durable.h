@@ -78,6 +78,7 @@ typedef struct lp_job {
     /* The driver's. */
     struct lp_job *next;
     int kind;
+    bool unsure; /* it was asked before, and whether it was done is not known */
 } lp_job;
 
 /* An order that was claimed. One block of memory: the strings lie behind it. The store

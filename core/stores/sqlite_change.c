@@ -106,12 +106,12 @@ static int64_t insert(session *s, const lp_job *j, const key *k, int q)
 /* A new order of an id that `old`, if not NULL, has now. */
 static int64_t accept_order(session *s, lp_job *j, const key *k, const row *old)
 {
-    int code = old ? LAPSE_OK : make_room(s, j);
-    if (code < 0)
-        return code;
     int q = lp_sqlite_make_queue(s, j->queue ? j->queue : "");
     if (q < 0)
         return s->failed ? lp_sqlite_error(s) : q;
+    int code = old ? LAPSE_OK : make_room(s, j);
+    if (code < 0)
+        return code;
     if (old && !lp_sqlite_delete(s, old))
         return lp_sqlite_error(s);
     int64_t generation = insert(s, j, k, q);

@@ -88,11 +88,12 @@ static void let_go(void *checkpointer_)
 
 int lp_checkpointer_open(const char *path, const char *boot, checkpointer **out)
 {
-    checkpointer *c = calloc(1, sizeof *c + strlen(path) + 1);
+    size_t size = strlen(path) + 1;
+    checkpointer *c = calloc(1, sizeof *c + size);
     if (!c)
         return lp_fail_memory();
-    strcpy(c->path, path);
-    strcpy(c->boot, boot);
+    memcpy(c->path, path, size);
+    strncpy(c->boot, boot, sizeof c->boot - 1);
     c->next = GROWN;
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->change, NULL);

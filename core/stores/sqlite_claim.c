@@ -149,7 +149,7 @@ static lp_loan *make_loan(session *s, sqlite3_stmt *st, const row *r)
     size_t len =
         lp_sqlite_id(sqlite3_column_blob(st, COL_ID), sqlite3_column_bytes(st, COL_ID), id);
     if (len == 0) { /* Something that names it, for the log. */
-        strcpy(id, "?");
+        memcpy(id, "?", 2);
         len = 1;
     }
     bool known = r->queue >= 0 && (size_t)r->queue < s->queue_count;

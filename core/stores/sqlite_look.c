@@ -198,7 +198,7 @@ static void free_infos(lp_job *j, int n)
 int64_t lp_sqlite_list(session *s, lp_job *j)
 {
     const uint64_t mask = (UINT64_C(1) << PART_BIT) - 1;
-    int part = (int)(*j->cursor >> PART_BIT), n = 0, steps = STEPS;
+    int part = (int)(*j->cursor >> PART_BIT) & 3, n = 0, steps = STEPS;
     int64_t from = (int64_t)(*j->cursor & mask);
     while (part < PARTS) {
         if ((states_of[part] & j->states) && !list_part(s, j, part, &from, &n, &steps))
@@ -240,7 +240,8 @@ static void count_queue(session *s, int q, lp_counts *out)
     int64_t held = number_of(s, ST_QUEUE_HELD, q, 0), over = number_of(s, ST_QUEUE_OVER, q, 0);
     int64_t oldest = number_of(s, ST_QUEUE_OLDEST, q, INT64_MAX);
     int64_t pending = of->orders - held - over;
-    out->running += (uint64_t)held;
+    /* What is over is counted as ended by the turn that sweeps it; until then it runs. */
+    out->running += (uint64_t)(held + over);
     out->pending += pending > 0 ? (uint64_t)pending : 0;
     lapse_ns due = oldest == INT64_MAX ? LAPSE_FOREVER : lp_sqlite_scheduler_time(s, oldest);
     if (due < out->oldest_due)

@@ -183,12 +183,15 @@ static bool grow_queues(session *s)
         return true;
     size_t room = s->queue_room ? 2 * s->queue_room : 16;
     queue **more = realloc(s->queues, room * sizeof *more);
-    s->queues = more ? more : s->queues;
-    queue **names = realloc(s->by_name, room * sizeof *names);
-    s->by_name = names ? names : s->by_name;
-    if (more && names)
-        s->queue_room = room;
-    return more && names;
+    if (!more)
+        return false;
+    s->queues = more;
+    more = realloc(s->by_name, room * sizeof *more);
+    if (!more)
+        return false;
+    s->by_name = more;
+    s->queue_room = room;
+    return true;
 }
 
 /* One more at the end; not among `by_name` yet. */

@@ -19,6 +19,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
@@ -195,13 +196,11 @@ static void open_side(side *b, const char *database)
 
 side *lp_side_open(const char *database, const char *boot, bool sleeps)
 {
-    static const char suffix[] = "-lapse";
-    size_t len = strlen(database);
-    side *b = calloc(1, sizeof *b + len + sizeof suffix);
+    size_t size = strlen(database) + sizeof "-lapse";
+    side *b = calloc(1, sizeof *b + size);
     if (!b)
         return NULL;
-    memcpy(b->path, database, len);
-    memcpy(b->path + len, suffix, sizeof suffix);
+    snprintf(b->path, size, "%s-lapse", database);
     strncpy(b->boot, boot, sizeof b->boot - 1);
     b->fd = b->seat = -1;
     b->sleeps = sleeps;
@@ -363,11 +362,11 @@ void lp_side_drain(side *b)
         ;
 }
 
-/* If the file was deleted, others may have made another. */
+/* If the file was deleted, others may have made another; one that was cut off is mended. */
 static void follow(side *b, const char *database)
 {
     struct stat st;
-    if (b->fd < 0 || fstat(b->fd, &st) != 0 || st.st_nlink > 0)
+    if (b->fd < 0 || fstat(b->fd, &st) != 0 || (st.st_nlink > 0 && st.st_size >= SIZE))
         return;
     shut(b);
     open_side(b, database);

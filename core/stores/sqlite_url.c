@@ -22,11 +22,13 @@ static int read_path(const char *url, char **out)
     len -= 3;
     /* SQLite reads names that begin with "file:" or are ":memory:" in ways of its own. */
     const char *before = *path == '/' ? "" : "./";
-    char *copy = malloc(strlen(before) + len + 1);
+    size_t first = strlen(before);
+    char *copy = malloc(first + len + 1);
     if (!copy)
         return lp_fail_memory();
-    strcpy(copy, before);
-    strncat(copy, path, len);
+    memcpy(copy, before, first);
+    memcpy(copy + first, path, len);
+    copy[first + len] = '\0';
     *out = copy;
     return LAPSE_OK;
 }

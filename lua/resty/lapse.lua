@@ -162,7 +162,8 @@ function lapse.start(options)
     check_phase()
     local own, others = split(options or {})
     if type(others.url) == "string" and not others.url:find "^memory:" then
-        return nil, "resty.lapse: the store would stop the worker while it waits: use memory:",
+        return nil, "resty.lapse: durable stores are not supported inside nginx yet, for one "
+            .. "would stop the worker while it waits: use memory:",
             "Unsupported"
     end
     elsewhere = why_not(own.only_worker)

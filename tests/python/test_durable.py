@@ -1,7 +1,6 @@
 """A durable store from Python: orders that outlive their process, and handlers with names."""
 
 import datetime
-import os
 import signal
 import sqlite3
 import subprocess
@@ -13,11 +12,12 @@ import time
 import lapse
 import pytest
 from lapse import Fate, Reason, State
-from support import PATIENCE, Story, in_threads, python, rounds, until
+from support import PATIENCE, SANITIZED, Story, in_threads, python, rounds, until
 
 forks = pytest.mark.skipif(
-    "libtsan" in os.environ.get("LD_PRELOAD", ""),
-    reason="ThreadSanitizer ends a forked child that starts a thread again",
+    SANITIZED,
+    reason="ThreadSanitizer ends a forked child that starts a thread again, and one of "
+    "AddressSanitizer may wait for ever for a lock that its allocator had in the parent",
 )
 
 
@@ -411,17 +411,20 @@ def test_p56_one_bad_order_does_not_hold_back_the_others(s):
 WORKER = """
     import lapse, os, signal, sys, time
     s = lapse.Scheduler(sys.argv[1] + "?lease=500ms", workers=int(sys.argv[2]))
-    log = open(sys.argv[3], "a", buffering=1)
+    log = os.open(sys.argv[3], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     def handle(order):
-        print(order, order.attempt, file=log)
+        os.write(log, f"{order} {order.attempt}\\n".encode())  # in one piece: two threads do it
         if order.id == "poison":
             os.kill(os.getpid(), signal.SIGKILL)
         if order.id == "after" and order.attempt == 1:
             s.stats()  # the claim is in the store, the settlement never is
             os.kill(os.getpid(), signal.SIGKILL)
-    s.handle("q", handle, attempts=3, backoff=0.001, jitter_percent=-1)
+    s.handle("q", handle, attempts=10)  # so often may a kill hit one that is innocent
+    s.handle("p", handle, attempts=3)
+    def is_over(now):
+        return not now["pending"] and not now["running"]
     until = time.monotonic() + 20
-    while s.stats()["pending"] + s.stats()["running"] and time.monotonic() < until:
+    while not is_over(s.stats()) and time.monotonic() < until:
         time.sleep(0.005)  # sleeps: between two looks
     s.close()
     """
@@ -452,7 +455,7 @@ def test_p57_killed_between_claim_and_settlement(url, s, tmp_path):
 
 def test_p63_a_callback_that_kills_its_worker(url, s, tmp_path):
     log = tmp_path / "log"
-    s.schedule("poison", 0, queue="q")
+    s.schedule("poison", 0, queue="p")
     s.schedule_many([(f"g{n}", 0, None, None, "q") for n in range(30)])
     assert supervise(url, log, 3) == 3
     runs = log.read_text().split("\n")[:-1]
@@ -525,7 +528,7 @@ def test_p70_paid_and_timed_out_at_the_same_instant(url):
         s.schedule_many([(str(n), 0.05, None, None, "close") for n in range(count)])
         time.sleep(0.05)  # sleeps: the orders fall due while they are paid
         in_threads(4, pay)
-        until(lambda: s.stats()["pending"] + s.stats()["running"] == 0)
+        until(lambda: not s.orders(State.PENDING | State.RUNNING))
     assert set(status.values()) <= {"paid", "closed"}
     assert stock[0] == list(status.values()).count("closed")
     for number, (paid, fate) in answers.items():
