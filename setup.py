@@ -123,5 +123,8 @@ setup(
     version=version(),
     license="MIT",
     ext_modules=[Extension("lapse._lapse", py_limited_api=STABLE_ABI, **build)],
-    options={"bdist_wheel": {"py_limited_api": "cp311"}} if STABLE_ABI else {},
+    options={
+        "bdist_wheel": {"py_limited_api": "cp311"} if STABLE_ABI else {},
+        "build_ext": {"force": True},  # what was built before may have had other stores
+    },
 )

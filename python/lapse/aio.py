@@ -337,14 +337,13 @@ class Scheduler:
     # -- Ending ---------------------------------------------------------------------
 
     async def process(self) -> int:
-        """Start what is due now, and wait until those callbacks have ended; how many.
+        """Start what is due now, and wait until all callbacks that run have ended.
 
-        The loop does so by itself. A test that has advanced its ManualClock does not have to
-        wait for it.
+        Returns how many it started. The loop does so by itself: a test that has advanced its
+        ManualClock does not have to wait for it, whoever of the two was first.
         """
         runner = self._bind()
         me = {cast("asyncio.Task[Any]", asyncio.current_task())}
-        others = runner.tasks()
         begun = runner.begun
         while True:
             seen, room = runner.begun, runner.room
@@ -357,8 +356,8 @@ class Scheduler:
                 await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             elif not runner.room:
                 break  # nothing may start now
-        if mine := runner.tasks() - others - me:
-            await asyncio.wait(mine)
+        if running := runner.tasks() - me:
+            await asyncio.wait(running)
         return runner.begun - begun
 
     async def stop(self) -> None:
