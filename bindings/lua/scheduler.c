@@ -301,10 +301,17 @@ static void forget(lua_State *L, scheduler *s)
     s->clock = NULL;
 }
 
+/* How long to wait when nobody says it: for nothing, or for a durable store to take what was
+ * settled last. */
+static lapse_ns patience(const scheduler *s)
+{
+    return s->durable ? LAPSE_SECONDS(5) : 0;
+}
+
 static int close_scheduler(lua_State *L)
 {
     scheduler *s = glue_self(L);
-    lapse_ns timeout = lua_isnoneornil(L, 2) ? 0 : glue_check_timeout(L, 2);
+    lapse_ns timeout = lua_isnoneornil(L, 2) ? patience(s) : glue_check_timeout(L, 2);
     glue_finish(L, s, 0); /* Nobody tells the hooks later. */
     if (s->lapse) {
         int code = lapse_close(s->lapse, timeout);
@@ -325,7 +332,7 @@ static int collect(lua_State *L)
     scheduler *s = lua_touserdata(L, 1);
     if (s->lapse) {
         glue_unwind(s, 0, LAPSE_GIVE_BACK, NULL);
-        lapse_close(s->lapse, 0);
+        lapse_close(s->lapse, patience(s));
     }
     forget(L, s);
     return 0;

@@ -113,7 +113,7 @@ static int close_last(core *c)
     if (!c->may_block)
         return lapse_close(s, 0);
     PyThreadState *gil = PyEval_SaveThread();
-    rc = lapse_close(s, 0);
+    rc = lapse_close(s, LAPSE_SECONDS(5)); /* the store takes what was settled last */
     PyEval_RestoreThread(gil);
     return rc;
 }

@@ -541,7 +541,7 @@ int lapse_begin(lapse *s, lapse_ns until, const lapse_order **order, lapse_callb
         if (found == LP_CLAIM_ONE)
             show_claim(c, order, fn, arg);
         else if (found == LP_CLAIM_NONE)
-            found = lp_end_look(s);
+            found = lp_end_look(s, false);
         bool watch = lp_must_watch(s, now);
         lp_leave(s);
         lp_finish(s, &t);
@@ -671,19 +671,19 @@ static size_t run_due(lapse *s, lapse_ns until, size_t max, const sigset_t *mask
 }
 
 /* Under a manual clock the driver does now what it has to: whether it found something. */
-static bool look_again(lapse *s)
+static bool look_again(lapse *s, bool in_pass)
 {
     if (!s->driver || s->driver->ready)
         return false;
-    lp_driver_looked(s->driver);
+    lp_driver_looked(s->driver, in_pass);
     if (s->options.clock)
         lp_driver_settle(s);
     return s->options.clock && s->driver->ready;
 }
 
-int lp_end_look(lapse *s)
+int lp_end_look(lapse *s, bool in_pass)
 {
-    if (look_again(s))
+    if (look_again(s, in_pass))
         return LP_CLAIM_MORE;
     lp_announce(s, lp_engine_now(s));
     lp_host_looked(s);
@@ -696,7 +696,7 @@ int lp_end_look(lapse *s)
 static int end_pass(lapse *s, bool *more)
 {
     pthread_mutex_lock(&s->lock);
-    *more = !s->stopped && lp_end_look(s) == LP_CLAIM_MORE;
+    *more = !s->stopped && lp_end_look(s, true) == LP_CLAIM_MORE;
     bool stopped = s->stopped, watch = lp_must_watch(s, lp_engine_now(s));
     if (stopped)
         lp_wake_at(s->host.fd, LAPSE_FOREVER); /* It has told the host. */

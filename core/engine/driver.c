@@ -13,6 +13,7 @@
 
 enum { TURN_JOBS = 512 }; /* requests of one turn */
 
+static const lapse_ns LEASE_MIN = LAPSE_MS(10);
 static const lapse_ns BACKOFF_MIN = LAPSE_MS(20), BACKOFF_MAX = LAPSE_SECONDS(2);
 
 static lapse_ns earlier(lapse_ns a, lapse_ns b)
@@ -545,8 +546,23 @@ static lapse_ns next_give_back(const lp_driver *d)
     return d->ready ? lp_add_ns(d->ready->claimed_at, lease_third(d)) : LAPSE_FOREVER;
 }
 
+/* So does one whose handler was removed or whose queue is paused meanwhile. */
+static void give_back_unwanted(lp_driver *d)
+{
+    for (lp_loan *l = d->ready, *after; l; l = after) {
+        after = l->after;
+        const lp_queue *q = lp_driver_queue(d, l->queue);
+        if (q && is_handled(q))
+            continue;
+        lp_driver_remove_ready(d, l);
+        lp_driver_give_back(d, l);
+    }
+}
+
 static void give_back_idle(lp_driver *d, lapse_ns now)
 {
+    if (d->dirty)
+        give_back_unwanted(d);
     while (d->ready && (d->s->stopped || next_give_back(d) <= now)) {
         lp_loan *l = d->ready;
         lp_driver_remove_ready(d, l);
@@ -594,6 +610,10 @@ static void end_withdrawal(lp_driver *d, lp_call *c)
     bool gone = c->job.op == LP_SCHEDULE ? c->job.answer > 0
                                          : c->job.answer == LAPSE_FATE_CANCELLED ||
                                                c->job.answer == LAPSE_FATE_RESCHEDULED;
+    if (c->job.answer == LAPSE_EUNSURE) {
+        lp_driver_give_back(d, l); /* If it was not done it is pending again; else this is stale. */
+        return;
+    }
     if (!gone) {
         restore_ready(d, l);
         return;
@@ -703,7 +723,7 @@ static void take_loan(lp_driver *d, const lp_want *w, lp_loan *l)
     lp_call **at = &d->takes;
     while (*at && !is_takers(w, (*at)->job.queue))
         at = &(*at)->next;
-    if (!*at) {
+    if (!*at || d->s->stopped) {
         lp_driver_give_back(d, l); /* More than was asked for. */
         return;
     }
@@ -1083,6 +1103,10 @@ int lp_driver_open(lapse *s, const lp_durable_ops *ops, lp_store_config *config,
     d->offline_since = LAPSE_FOREVER;
     config->lease = config->lease ? config->lease : LAPSE_SECONDS(30);
     int code = set_up(d, config);
+    if (code == LAPSE_OK && config->lease < LEASE_MIN)
+        code = lp_fail(LAPSE_ERANGE,
+                       "a lease of %lld ns: a durable store needs 10 ms at least to start anything",
+                       (long long)config->lease);
     if (code < 0) {
         free_driver(d);
         return code;

@@ -159,7 +159,7 @@ bool lp_driver_drain(lapse *s, lapse_ns deadline);
 
 /* Somebody begins to wait for a callback; a host has looked for one and found none. */
 void lp_driver_waited_for(lp_driver *d);
-void lp_driver_looked(lp_driver *d);
+void lp_driver_looked(lp_driver *d, bool in_pass);
 
 /* A host has polled: when it got nothing it is told once that something is due. */
 void lp_driver_polled(lp_driver *d, bool in_vain);

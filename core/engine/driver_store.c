@@ -691,12 +691,14 @@ static int prepare_queue(lp_store *store, lp_queue *q)
 void lp_driver_waited_for(lp_driver *d)
 {
     d->has_waited = true;
+    if (!d->host_loops)
+        d->host_wants = false; /* It waits now, and wants no more than one. */
     lp_driver_wake(d);
 }
 
-void lp_driver_looked(lp_driver *d)
+void lp_driver_looked(lp_driver *d, bool in_pass)
 {
-    bool only_waits = d->has_waited && !d->host_loops && !d->s->options.clock;
+    bool only_waits = d->has_waited && !d->host_loops && !d->s->options.clock && !in_pass;
     if (d->host_wants || d->ready || only_waits)
         return;
     d->host_wants = true;

@@ -203,7 +203,7 @@ int lapse_fd(lapse *s)
     s->host.used = true;
     if (s->driver) {
         s->driver->host_loops = true;
-        lp_driver_looked(s->driver);
+        lp_driver_looked(s->driver, true);
     }
     if (!s->stopped)
         arm_host(s);
@@ -215,7 +215,7 @@ int lapse_fd(lapse *s)
 static lapse_ns driver_next(lapse *s, lapse_ns now)
 {
     s->driver->host_loops = true;
-    lp_driver_looked(s->driver);
+    lp_driver_looked(s->driver, true);
     if (s->options.clock)
         lp_driver_settle(s);
     return earlier(lp_add_ns(now, lp_driver_timeout(s->driver, now)), s->check_at);

@@ -229,7 +229,8 @@ typedef struct lapse_options {
     /* An order's callback failed; `error` is what it said, clipped to 1000 bytes. */
     void (*on_error)(void *hook_arg, const lapse_order *order, const char *error);
     /* An order became a dead letter; what `dead` holds lives until the hook returns. Not
-     * told of one for which there was no memory to copy it: it is listed all the same. */
+     * told of one for which there was no memory to copy it: it is listed all the same. On a
+     * durable store it is told when that is decided, before the store has answered. */
     void (*on_dead)(void *hook_arg, const struct lapse_info *dead);
     void (*log)(void *hook_arg, lapse_level level, const char *message);
 } lapse_options;
@@ -572,7 +573,9 @@ LAPSE_API int64_t lapse_purge(lapse *s, const char *id, int64_t generation);
 /* -- Statistics ------------------------------------------------------------------ */
 
 /* Every order accepted is in exactly one place:
- * scheduled = done + cancelled + replaced + dead_total + pending + running. */
+ * scheduled = done + cancelled + replaced + dead_total + pending + running. On a durable
+ * store this holds for a scheduler that has it to itself, while nothing is under way; calls
+ * that were answered LAPSE_EUNSURE are not counted. */
 typedef struct lapse_stats {
     /* Orders now, by state; `kept` with those that outstayed `keep` and are not swept yet. */
     uint64_t pending, running, kept, dead;

@@ -49,7 +49,9 @@ static int64_t ask_database(sqlite3 *db, lapse_ns now, lp_job *j, request ask)
     session s = {.db = db};
     s.config = (lp_store_config){.max_dead = UINT64_MAX, .now = now, .wall = lp_clock_wall(NULL)};
     lp_sqlite_read_boot(&s);
+    sqlite3_int64 last = sqlite3_last_insert_rowid(db); /* the application's, of its own insert */
     int64_t answer = ask_session(&s, j, ask);
+    sqlite3_set_last_insert_rowid(db, last);
     lp_sqlite_free_session(&s);
     free(j->of_queue);
     return answer;

@@ -152,8 +152,9 @@ static int check_folder(const char *path)
         code = lp_fail(LAPSE_EURL, "%s is a folder: name a file in it",
                        lp_text_quote(path, strnlen(path, 200)));
     else if (access(path, F_OK) != 0 && access(folder, W_OK | X_OK) != 0)
-        code = lp_fail(LAPSE_ESYSTEM,
-                       "the folder %s cannot be written by this user: see to its permissions", shown);
+        code =
+            lp_fail(LAPSE_ESYSTEM,
+                    "the folder %s cannot be written by this user: see to its permissions", shown);
     else if (statfs(folder, &fs) == 0 && lp_sqlite_shared_fs((unsigned long)fs.f_type))
         code = lp_fail(LAPSE_EUNSUPPORTED,
                        "the folder %s is on %s: SQLite's files must be on a disk of this machine",

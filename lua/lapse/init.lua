@@ -251,7 +251,7 @@ local loop = require "lapse.loop"
 ---of an id, one of its generations, or all, and answers how many. stats counts since the
 ---scheduler was opened; its times are in seconds. queue_stats does so for one queue, queues
 ---names all there are; metrics is all of it in Prometheus' text format. close waits up to
----`timeout` seconds, 0 by default.
+---`timeout` seconds, by default 0, and 5 for a durable store to take what was settled last.
 ---@class lapse.Scheduler
 ---@field schedule fun(self, order_id: string, delay: number, callback: lapse.Callback): integer?, string?, string?
 ---@field schedule_at fun(self, order_id: string, at: number, callback: lapse.Callback): integer?, string?, string?

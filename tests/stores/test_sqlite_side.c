@@ -420,7 +420,7 @@ static void fill(TCase *tests)
     tcase_add_test(tests, the_gate_is_entered_in_the_order_of_coming);
     tcase_add_test(tests, who_dies_in_line_loses_its_place);
     tcase_add_test(tests, the_log_is_brought_back);
-#ifdef UNDER_TSAN /* which has no threads in the child of a process with threads */
+#if defined(UNDER_TSAN) || defined(UNDER_ASAN) /* whose locks such a child inherits */
     (void)a_child_has_locks_of_its_own;
     (void)fork_waits_for_the_turn;
     printf("skipped: children that start threads\n");

@@ -227,6 +227,17 @@ static int not_open(cli *c, const command *chosen, int code, const char *detail)
     return exit_code_of(code);
 }
 
+/* The order by which `check` finds out whether it can write must push out no other. */
+static int open_for(cli *c, const command *chosen, const lapse_options *settings)
+{
+    char url[4096];
+    if (chosen->run != cli_cmd_check)
+        return lapse_open(c->o.url, settings, &c->s);
+    int n = snprintf(url, sizeof url, "%s%coverflow=refuse", c->o.url,
+                     strchr(c->o.url, '?') ? '&' : '?');
+    return lapse_open(n < (int)sizeof url ? url : c->o.url, settings, &c->s);
+}
+
 /* Run a command on a store that is opened for it. A mistyped name makes no new store, except
  * where something is to be written into it. */
 static int run_opened(cli *c, const command *chosen)
@@ -235,7 +246,7 @@ static int run_opened(cli *c, const command *chosen)
     if (chosen->run != cli_cmd_schedule && cli_file_missing(c->o.url))
         return not_open(c, chosen, LAPSE_EOFFLINE,
                         "there is no such file: the first schedule makes it");
-    int code = lapse_open(c->o.url, &settings, &c->s);
+    int code = open_for(c, chosen, &settings);
     if (code < 0)
         return not_open(c, chosen, code, lapse_error_detail());
     int result;
