@@ -231,7 +231,7 @@ static int not_open(cli *c, const command *chosen, int code, const char *detail)
 static int open_for(cli *c, const command *chosen, const lapse_options *settings)
 {
     char url[4096];
-    if (chosen->run != cli_cmd_check)
+    if (chosen->run != cli_cmd_check || !c->o.url)
         return lapse_open(c->o.url, settings, &c->s);
     int n = snprintf(url, sizeof url, "%s%coverflow=refuse", c->o.url,
                      strchr(c->o.url, '?') ? '&' : '?');
