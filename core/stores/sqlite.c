@@ -195,6 +195,9 @@ static int open_guarded(lp_store_config *config, lp_durable **out)
         free_store(d);
         return code;
     }
+    /* From now on a turn that waits must not outlast the leases that it would renew. */
+    if (d->options.busy > config->lease / 3)
+        d->options.busy = config->lease / 3;
     config->keep = d->s.meta.keep * 1000000;
     d->s.config.url = NULL; /* the caller's */
     *out = &d->base;

@@ -96,8 +96,5 @@ int lp_sqlite_read_url(lp_store_config *config, settings *out)
         config->max_dead = 10000;
     if (config->lease == 0)
         config->lease = LAPSE_SECONDS(30);
-    /* A turn that waits for the lock must not outlast the leases that it would renew. */
-    if (out->busy > config->lease / 3)
-        out->busy = config->lease / 3;
     return LAPSE_OK;
 }
