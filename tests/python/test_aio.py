@@ -738,8 +738,8 @@ def test_stop_lists_what_did_not_run(loops):
                 await s.stop()
                 ran.append(order)
 
-            await s.schedule("stops", 0, stops)
             await s.schedule_many([(f"later{i}", 60, ran.append) for i in range(10)])
+            await s.schedule("stops", 0, stops)
             await until(lambda: ran)
             await s.stop()
             with pytest.raises(lapse.Closed):
