@@ -327,7 +327,7 @@ START_TEST(p75_restart_storm)
     printf("%s: %ld overdue and %ld new at %ld a second: done in %.1f s\n", store_name(_i), overdue,
            fresh_ones, rate, (double)(lapse_now(r.s) - began) / 1e9);
 #if !defined(UNDER_ASAN) && !defined(UNDER_TSAN) /* which keep what was freed */
-    if (lapse_abilities(r.s) & LAPSE_CAN_SHARE) /* The backlog stays in the store. */
+    if (lapse_abilities(r.s) & LAPSE_CAN_SHARE)  /* The backlog stays in the store. */
         ck_assert_uint_le(resident_bytes() - before, (64u << 20) + p.ran.room * sizeof(tape_entry));
 #else
     (void)before;
