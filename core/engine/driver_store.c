@@ -89,7 +89,10 @@ static int wait_for(lp_call *c, lapse_ns deadline)
     struct timespec t = {.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000};
     int result = deadline == LAPSE_FOREVER ? sem_wait(&c->answered)
                                            : sem_clockwait(&c->answered, CLOCK_MONOTONIC, &t);
-    return result ? errno : 0;
+    if (result)
+        return errno;
+    (void)atomic_load(&c->state); /* What was written before it was moved on is seen now. */
+    return 0;
 }
 
 /* True when the call was answered after all, and the driver has done with it; else it is the

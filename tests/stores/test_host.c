@@ -379,7 +379,7 @@ START_TEST(p32_a_child_inherits_nothing)
     rig r = fresh_real(_i, NULL);
     if (lapse_abilities(r.s) & LAPSE_CAN_SHARE)
         NEEDS_PROCESSES(&r, _i);
-#ifdef UNDER_ASAN /* whose allocator's locks a child of a process with threads inherits */
+#if defined(UNDER_ASAN) || defined(UNDER_TSAN) /* whose locks such a child inherits */
     if (lapse_abilities(r.s) & LAPSE_CAN_DURABLE) {
         printf("skipped: %s: under this sanitizer a child cannot make threads\n", __func__);
         rig_close(&r);
