@@ -34,7 +34,7 @@ def host_for(executable: str) -> str:
 
     def flags(which):
         return subprocess.run(
-            [config, which, "--embed"], capture_output=True, text=True, check=True
+            [config, which, "--embed"], capture_output=True, text=True, check=True, env=CLEAN
         ).stdout.split()
 
     out = f"{folder().name}/host-{len(os.listdir(folder().name))}"
