@@ -342,6 +342,8 @@ static void settle(lapse *s, lp_request *r, lapse_ns now)
 {
     lp_loan *l = loan_of(r->claim);
     r->answer = LAPSE_OK;
+    if (!r->claim->lost)
+        leave_started(s, l); /* It is renewed no more, not even while its end is waited for. */
     if (!r->claim->lost && !l->gone && !r->claim->superseded) {
         post_settlement(s, r, now);
         if (r->waits)
@@ -351,8 +353,6 @@ static void settle(lapse *s, lp_request *r, lapse_ns now)
             r->died = false;
         }
     }
-    if (!r->claim->lost)
-        leave_started(s, l);
     lp_driver_drop(l);
 }
 
