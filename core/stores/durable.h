@@ -181,6 +181,7 @@ struct lp_durable {
 lp_loan *lp_loan_make(const char *id, size_t id_len, const char *queue, const void *payload,
                       size_t payload_len);
 
-extern const lp_durable_ops lp_sqlite_store;
+/* Those of this build; table.c knows which. */
+extern const lp_durable_ops lp_sqlite_store, lp_postgresql_store, lp_redis_store;
 
 #endif
