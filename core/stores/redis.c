@@ -7,12 +7,15 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "stores/redis.h"
 
 /* -- Calls of the script -- */
 
-void lp_redis_begin_call(redis_store *d, const char *identity, lapse_ns wall, lapse_ns lease,
+/* Under a manual clock the server's time is invented as well: as the wall clock stood when the
+ * store was opened, and moved by no step of it. */
+void lp_redis_begin_call(redis_store *d, const char *identity, lapse_ns now, lapse_ns lease,
                          bool ends)
 {
     words *w = &d->words;
@@ -24,7 +27,7 @@ void lp_redis_begin_call(redis_store *d, const char *identity, lapse_ns wall, la
         lp_redis_text(w, d->keys[i]);
     lp_redis_text(w, identity);
     if (d->config.manual)
-        lp_redis_number(w, wall / 1000);
+        lp_redis_number(w, lp_sum_ns(now, d->ahead) / 1000);
     else
         lp_redis_text(w, "");
     lp_redis_text(w, d->channel);
@@ -75,7 +78,7 @@ static int new_identity(char out[LP_REDIS_IDENTITY + 1])
 }
 
 /* The ages of the orders that were there before somebody needed them. */
-static int build_ages(redis_store *d, lapse_ns wall)
+static int build_ages(redis_store *d, lapse_ns now)
 {
     char cursor[24] = "0";
     do {
@@ -94,7 +97,7 @@ static int build_ages(redis_store *d, lapse_ns wall)
             return code;
         }
         snprintf(cursor, sizeof cursor, "%s", r->element[0]->str);
-        lp_redis_begin_call(d, d->identity, wall, 0, false);
+        lp_redis_begin_call(d, d->identity, now, 0, false);
         lp_redis_text(&d->words, "B");
         lp_redis_number(&d->words, (int64_t)found->elements / 2);
         for (size_t i = 0; i + 1 < found->elements; i += 2)
@@ -128,14 +131,14 @@ static int other_layout(const redisReply *answer)
                    v && v->str ? v->str : "?");
 }
 
-int lp_redis_open_store(redis_store *d, lapse_ns now, lapse_ns wall)
+int lp_redis_open_store(redis_store *d, lapse_ns now)
 {
     char fresh[LP_REDIS_IDENTITY + 1], before[LP_REDIS_IDENTITY + 1];
     int code = new_identity(fresh);
     if (code < 0)
         return code;
     memcpy(before, d->identity, sizeof before);
-    lp_redis_begin_call(d, "", wall, 0, false);
+    lp_redis_begin_call(d, "", now, 0, false);
     lp_redis_text(&d->words, "O");
     lp_redis_text(&d->words, fresh);
     lp_redis_number(&d->words,
@@ -154,12 +157,12 @@ int lp_redis_open_store(redis_store *d, lapse_ns now, lapse_ns wall)
     else {
         read_store(d, answer);
         build = lp_redis_at(answer, 3, 0) == 1;
-        d->ahead = d->config.manual ? wall - now : lp_redis_at(r, 1, 0) * 1000 - now;
-        d->ahead_next = d->ahead;
+        if (!d->config.manual)
+            d->ahead = d->ahead_next = lp_redis_at(r, 1, 0) * 1000 - now;
     }
     freeReplyObject(r);
     if (code == LAPSE_OK && build)
-        code = build_ages(d, wall);
+        code = build_ages(d, now);
     if (code == LAPSE_OK)
         code = lp_redis_read_queues(d);
     return code < 0 ? code : *before && strcmp(before, d->identity) != 0;
@@ -182,13 +185,13 @@ static int was_reset(void)
                                 "that need a timer");
 }
 
-static int set_up(redis_store *d, lapse_ns now, lapse_ns wall)
+static int set_up(redis_store *d, lapse_ns now)
 {
     int code = lp_redis_check(d);
     if (code == LAPSE_OK)
         code = lp_redis_load_scripts(d);
     if (code == LAPSE_OK)
-        code = lp_redis_open_store(d, now, wall);
+        code = lp_redis_open_store(d, now);
     if (code == 1) {
         lp_redis_forget_queues(d);
         code = lp_redis_read_queues(d);
@@ -198,7 +201,7 @@ static int set_up(redis_store *d, lapse_ns now, lapse_ns wall)
 }
 
 /* LAPSE_EDATA for a store that was reset leaves the link open: the next turn is in the new one. */
-int lp_redis_open_link(redis_store *d, lapse_ns now, lapse_ns wall)
+int lp_redis_open_link(redis_store *d, lapse_ns now)
 {
     lp_redis_close_link(d);
     int code = lp_redis_connect(&d->options, &d->link);
@@ -206,7 +209,7 @@ int lp_redis_open_link(redis_store *d, lapse_ns now, lapse_ns wall)
         d->link = NULL;
         return code;
     }
-    code = set_up(d, now, wall);
+    code = set_up(d, now);
     if (code < 0 && code != LAPSE_EDATA) {
         lp_detail kept;
         lp_detail_save(&kept);
@@ -258,10 +261,11 @@ static int open_store(lp_store_config *config, lp_durable **out)
     /* A turn that waits must not outlast the leases that it would renew. */
     if (d->options.timeout > config->lease / 3)
         d->options.timeout = config->lease / 3;
+    d->ahead = config->wall - config->now; /* What a manual clock's server shows, for good. */
     name_keys(d);
     hush h = lp_redis_hush();
     if (code == LAPSE_OK)
-        code = lp_redis_open_link(d, config->now, config->wall);
+        code = lp_redis_open_link(d, config->now);
     lp_redis_unhush(&h);
     if (code < 0) {
         free_store(d);

@@ -148,15 +148,15 @@ typedef struct redis_store {
 } redis_store;
 
 /* Connect, look at the server, and open the store in it. */
-int lp_redis_open_link(redis_store *d, lapse_ns now, lapse_ns wall);
+int lp_redis_open_link(redis_store *d, lapse_ns now);
 void lp_redis_close_link(redis_store *d);
 
 /* The store of this prefix: found or made. 1: it is another than before. */
-int lp_redis_open_store(redis_store *d, lapse_ns now, lapse_ns wall);
+int lp_redis_open_store(redis_store *d, lapse_ns now);
 
 /* Begin a call of the script in d->words: `identity` "" for any store; `ends` when it takes more
  * from the server than it brings. And the same for a script that was lost. */
-void lp_redis_begin_call(redis_store *d, const char *identity, lapse_ns wall, lapse_ns lease,
+void lp_redis_begin_call(redis_store *d, const char *identity, lapse_ns now, lapse_ns lease,
                          bool ends);
 int lp_redis_load_scripts(redis_store *d);
 

@@ -55,7 +55,7 @@ static int append_part(redis_store *d, const lp_turn *t, const part *p)
     bool ends = true;
     for (size_t i = 0; i < p->count; i++)
         ends = ends && !brings(t->jobs[p->first + i]);
-    lp_redis_begin_call(d, d->identity, t->wall, t->lease, ends);
+    lp_redis_begin_call(d, d->identity, t->now, t->lease, ends);
     for (size_t i = 0; i < p->count; i++)
         lp_redis_write_job(d, t, t->jobs[p->first + i]);
     if (p->claims) {
@@ -184,10 +184,8 @@ static int fault_of(const redisReply *r)
 static void note_time(redis_store *d, const lp_turn *t, int64_t server_us)
 {
     static const lapse_ns WINDOW = LAPSE_SECONDS(2);
-    if (d->config.manual) {
-        d->ahead = t->wall - t->now;
+    if (d->config.manual)
         return;
-    }
     lapse_ns seen = server_us * 1000 - t->now;
     if (t->now >= d->ahead_until) {
         d->ahead_until = lp_add_ns(t->now, WINDOW);
@@ -423,7 +421,7 @@ static int take_turn(redis_store *d, lp_turn *t, part *parts, size_t count)
     if (code < 0)
         return code;
     if (any_reset(parts, count))
-        return lp_redis_open_link(d, t->now, t->wall);
+        return lp_redis_open_link(d, t->now);
     code = whole_fault(parts, count);
     if (code == LAPSE_EOFFLINE)
         return lose_link(d, code);
@@ -440,7 +438,7 @@ int lp_redis_turn(redis_store *d, lp_turn *t)
     t->loans = NULL;
     if (d->link && lp_redis_is_cut(d->link))
         lp_redis_close_link(d);
-    int code = d->link ? LAPSE_OK : lp_redis_open_link(d, t->now, t->wall);
+    int code = d->link ? LAPSE_OK : lp_redis_open_link(d, t->now);
     if (code < 0)
         return code;
     lp_redis_listen(d);
