@@ -307,6 +307,12 @@ static lapse_ns poll_every(const lp_durable *durable)
     return ((const redis_store *)durable)->options.poll;
 }
 
+static const char *warning(const lp_durable *durable, int n)
+{
+    const redis_store *d = (const redis_store *)durable;
+    return n < d->warning_count ? d->warnings[n] : NULL;
+}
+
 const lp_durable_ops lp_redis_store = {
     .scheme = "redis",
     .abilities = LAPSE_CAN_DURABLE | LAPSE_CAN_SHARE | LAPSE_CAN_CANCEL | LAPSE_CAN_LIST,
@@ -317,4 +323,5 @@ const lp_durable_ops lp_redis_store = {
     .hinted = hinted,
     .sleeps = sleeps,
     .poll = poll_every,
+    .warning = warning,
 };

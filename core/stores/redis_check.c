@@ -39,7 +39,8 @@ static long long number(const char *info, const char *name)
 
 static void warn(redis_store *d, const char *text)
 {
-    if (d->warning_count < LP_REDIS_WARNINGS)
+    bool first = !*d->identity; /* They are told once, and stay. */
+    if (first && d->warning_count < LP_REDIS_WARNINGS)
         snprintf(d->warnings[d->warning_count++], LP_REDIS_WARNING_MAX, "%s", text);
 }
 
@@ -106,7 +107,6 @@ static int check_replicas(redis_store *d, const char *info)
 static int check(redis_store *d, const char *info)
 {
     d->version = (int)number(info, "redis_version");
-    d->warning_count = 0;
     if (d->version > 0 && d->version < 5)
         return lp_fail(LAPSE_EUNSUPPORTED, "this Redis is of version %d: 5 or newer is needed",
                        d->version);
