@@ -352,15 +352,13 @@ static int claim_again(redis_store *d, lp_turn *t, const bool *unknown)
     int code = wants && numbers ? LAPSE_OK : lp_fail_memory();
     rest.job_count = rest.want_count = 0;
     rest.loans = NULL;
+    for (const lp_loan *l = t->loans; l; l = l->next)
+        if (!l->ended && t->wants[l->want].pushed && rest.push_most)
+            rest.push_most--;
     for (size_t i = 0; code == LAPSE_OK && i < t->want_count; i++) {
         if (!unknown[i])
             continue;
         wants[rest.want_count] = t->wants[i];
-        for (const lp_loan *l = t->loans; l; l = l->next) {
-            if (l->ended || !t->wants[l->want].pushed)
-                continue;
-            rest.push_most -= rest.push_most > 0 && rest.want_count == 0;
-        }
         numbers[rest.want_count++] = i;
     }
     rest.wants = wants;
@@ -433,24 +431,43 @@ static int take_turn(redis_store *d, lp_turn *t, part *parts, size_t count)
     return code;
 }
 
-int lp_redis_turn(redis_store *d, lp_turn *t)
+/* Whether the turn can be taken again when nothing is known of it: what it may have claimed is
+ * claimed again when its lease ends. */
+static bool only_looks(const lp_turn *t)
 {
-    t->loans = NULL;
+    for (size_t i = 0; i < t->job_count; i++) {
+        int op = t->jobs[i]->op;
+        if (op != LP_GET && op != LP_LIST && op != LP_COUNT && op != LP_QUEUES && op != LP_HOLDS)
+            return false;
+    }
+    return true;
+}
+
+static int try_turn(redis_store *d, lp_turn *t, part *parts, size_t count)
+{
     if (d->link && lp_redis_is_cut(d->link))
         lp_redis_close_link(d);
     int code = d->link ? LAPSE_OK : lp_redis_open_link(d, t->now);
     if (code < 0)
         return code;
     lp_redis_listen(d);
+    split(t, parts);
+    if (count)
+        code = take_turn(d, t, parts, count);
+    drop_replies(parts, count);
+    return code;
+}
+
+int lp_redis_turn(redis_store *d, lp_turn *t)
+{
+    t->loans = NULL;
     size_t count = split(t, NULL);
-    if (count == 0)
-        return LAPSE_OK;
-    part *parts = calloc(count, sizeof *parts);
+    part *parts = calloc(count + 1, sizeof *parts);
     if (!parts)
         return lp_fail_memory();
-    split(t, parts);
-    code = take_turn(d, t, parts, count);
-    drop_replies(parts, count);
+    int code = try_turn(d, t, parts, count);
+    if (code == LAPSE_EUNSURE && only_looks(t))
+        code = try_turn(d, t, parts, count);
     free(parts);
     return code;
 }
