@@ -141,8 +141,9 @@ int lp_redis_open_store(redis_store *d, lapse_ns now)
     lp_redis_begin_call(d, "", now, 0, false);
     lp_redis_text(&d->words, "O");
     lp_redis_text(&d->words, fresh);
-    lp_redis_number(&d->words,
-                    d->options.keep_given ? d->config.keep / 1000 + (d->config.keep % 1000 > 0) : -1);
+    lp_redis_number(&d->words, d->options.keep_given
+                                   ? d->config.keep / 1000 + (d->config.keep % 1000 > 0)
+                                   : -1);
     lp_redis_text(&d->words, d->config.overflow == LAPSE_DEAD_LETTER_OLDEST ? "1" : "0");
     redisReply *r = lp_redis_ask(d->link, &d->words);
     if (!r)
@@ -180,9 +181,10 @@ void lp_redis_close_link(redis_store *d)
 
 static int was_reset(void)
 {
-    return lp_fail(LAPSE_EDATA, "the Redis store was reset: its orders are gone (flushed, lost with "
-                                "the server, or another server answers); schedule again those "
-                                "that need a timer");
+    return lp_fail(LAPSE_EDATA,
+                   "the Redis store was reset: its orders are gone (flushed, lost with "
+                   "the server, or another server answers); schedule again those "
+                   "that need a timer");
 }
 
 static int set_up(redis_store *d, lapse_ns now)
@@ -226,9 +228,9 @@ int lp_redis_open_link(redis_store *d, lapse_ns now)
 
 static void name_keys(redis_store *d)
 {
-    static const char *const names[LP_REDIS_KEYS] = {
-        "meta", "queues", "job",  "due",    "run",     "held", "over",
-        "past", "ended",  "dead", "deaths", "deadids", "age"};
+    static const char *const names[LP_REDIS_KEYS] = {"meta",   "queues",  "job",  "due",   "run",
+                                                     "held",   "over",    "past", "ended", "dead",
+                                                     "deaths", "deadids", "age"};
     for (int i = 0; i < LP_REDIS_KEYS; i++)
         snprintf(d->keys[i], sizeof d->keys[i], "{%s}:%s", d->options.prefix, names[i]);
     snprintf(d->channel, sizeof d->channel, "{%s}:wake", d->options.prefix);

@@ -61,7 +61,7 @@ typedef struct words {
         const char *at; /* NULL: `number` */
         size_t len;
         char number[24];
-    } *list;
+    } * list;
     const char **argv;
     size_t *lens;
     size_t count, room;
@@ -119,7 +119,7 @@ typedef struct redis_store {
     lp_durable base; /* first */
     lp_store_config config;
     settings options;
-    redisContext *link; /* NULL: there is none */
+    redisContext *link;            /* NULL: there is none */
     char sha[2][LP_REDIS_SHA + 1]; /* the script's, and the one's that writes when it is full */
     char identity[LP_REDIS_IDENTITY + 1]; /* of the store that was opened */
     char keys[LP_REDIS_KEYS][LP_REDIS_PREFIX_MAX + 16];
@@ -141,8 +141,8 @@ typedef struct redis_store {
     redisContext *hint; /* subscribed; NULL: there is none */
     lapse_ns hint_retry_at;
 
-    int version;        /* major, of the server */
-    uint64_t replicas;  /* that it had when it was opened */
+    int version;       /* major, of the server */
+    uint64_t replicas; /* that it had when it was opened */
     char warnings[LP_REDIS_WARNINGS][LP_REDIS_WARNING_MAX];
     int warning_count;
 } redis_store;
@@ -162,7 +162,7 @@ int lp_redis_load_scripts(redis_store *d);
 
 /* -- redis_queue.c -- */
 
-int64_t lp_redis_queue(const redis_store *d, const char *name); /* its number, or -1 */
+int64_t lp_redis_queue(const redis_store *d, const char *name);        /* its number, or -1 */
 const char *lp_redis_queue_name(const redis_store *d, int64_t number); /* or NULL */
 int lp_redis_read_queues(redis_store *d);
 void lp_redis_forget_queues(redis_store *d);

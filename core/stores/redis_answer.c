@@ -36,7 +36,8 @@ static int64_t ceil_us(lapse_ns t)
 /* How long from the turn's beginning on, as the script adds it to its own time. */
 static int64_t delay_of(const redis_store *d, const lp_turn *t, lapse_ns due)
 {
-    lapse_ns cut = d->config.manual ? lp_sum_ns(t->now, d->ahead) % 1000 : 0; /* The script is told whole us. */
+    lapse_ns cut = d->config.manual ? lp_sum_ns(t->now, d->ahead) % 1000
+                                    : 0; /* The script is told whole us. */
     return ceil_us(lp_sum_ns(due, -t->now) + cut);
 }
 

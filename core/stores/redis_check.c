@@ -84,7 +84,8 @@ static void check_persistence(redis_store *d, const char *info)
         warn(d, "Redis has no append-only file: what was scheduled since its last snapshot is lost "
                 "when it ends; set appendonly yes");
     else
-        warn(d, "Redis keeps nothing on disk: all orders are lost when it ends; set appendonly yes");
+        warn(d,
+             "Redis keeps nothing on disk: all orders are lost when it ends; set appendonly yes");
 }
 
 static int check_replicas(redis_store *d, const char *info)

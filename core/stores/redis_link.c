@@ -125,17 +125,20 @@ int lp_redis_refused(const redisReply *r)
         const char *text;
     } known[] = {
         {"LOADING", LAPSE_EOFFLINE, "Redis is still loading its data"},
-        {"READONLY", LAPSE_EOFFLINE, "this Redis is a replica, which cannot be written: name its "
-                                     "primary"},
+        {"READONLY", LAPSE_EOFFLINE,
+         "this Redis is a replica, which cannot be written: name its "
+         "primary"},
         {"MASTERDOWN", LAPSE_EOFFLINE, "this Redis is a replica that has lost its primary"},
         {"CLUSTERDOWN", LAPSE_EOFFLINE, "the Redis cluster is down"},
         {"NOREPLICAS", LAPSE_EOFFLINE, "Redis has too few replicas to accept writes"},
-        {"MOVED", LAPSE_EUNSUPPORTED, "this node of the Redis cluster does not hold the prefix: "
-                                      "name the node that does"},
+        {"MOVED", LAPSE_EUNSUPPORTED,
+         "this node of the Redis cluster does not hold the prefix: "
+         "name the node that does"},
         {"OOM", LAPSE_ESYSTEM, "the memory that Redis may use (maxmemory) is used up: raise it"},
         {"MISCONF", LAPSE_ESYSTEM, "Redis cannot save its data and refuses writes: see its log"},
-        {"NOAUTH", LAPSE_ESYSTEM, "Redis wants a password: put it into the URL, "
-                                  "redis://:password@host"},
+        {"NOAUTH", LAPSE_ESYSTEM,
+         "Redis wants a password: put it into the URL, "
+         "redis://:password@host"},
         {"WRONGPASS", LAPSE_ESYSTEM, "Redis refuses this user or password"},
         {"invalid password", LAPSE_ESYSTEM, "Redis refuses this password"},
         {"NOPERM", LAPSE_ESYSTEM, "this user of Redis may not do what the store needs"},
@@ -154,8 +157,7 @@ int lp_redis_refused(const redisReply *r)
 
 static struct timeval timeval_of(lapse_ns t)
 {
-    return (struct timeval){.tv_sec = t / LAPSE_SECONDS(1),
-                            .tv_usec = t % LAPSE_SECONDS(1) / 1000};
+    return (struct timeval){.tv_sec = t / LAPSE_SECONDS(1), .tv_usec = t % LAPSE_SECONDS(1) / 1000};
 }
 
 static redisContext *connect_to(const settings *s)

@@ -313,10 +313,11 @@ static void doubt(const redis_store *d, lp_job *j, long long confirmed)
 {
     if (!is_promise(j) || j->answer < 0)
         return;
-    lp_redis_fail_job(j, lp_fail(LAPSE_EUNSURE,
-                                 "it was done, but %lld replicas have confirmed it and the URL says "
-                                 "wait=%llu: a fail-over may lose it; look, or ask again",
-                                 confirmed, (unsigned long long)d->options.wait));
+    lp_redis_fail_job(j,
+                      lp_fail(LAPSE_EUNSURE,
+                              "it was done, but %lld replicas have confirmed it and the URL says "
+                              "wait=%llu: a fail-over may lose it; look, or ask again",
+                              confirmed, (unsigned long long)d->options.wait));
 }
 
 /* What was answered holds only once so many replicas have it. The link is lost with the answer:
@@ -380,8 +381,8 @@ static int claim_again(redis_store *d, lp_turn *t, const bool *unknown)
     return code;
 }
 
-static int learn_queues(redis_store *d, lp_turn *t, const part *parts, size_t count,
-                        bool *unknown, bool *again)
+static int learn_queues(redis_store *d, lp_turn *t, const part *parts, size_t count, bool *unknown,
+                        bool *again)
 {
     *again = false;
     if (count_queues(parts, count) <= d->queue_count)

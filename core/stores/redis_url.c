@@ -41,8 +41,9 @@ static int read_switch(const lp_url_option *option, bool *out)
 static int read_evict(const lp_url_option *option, settings *out)
 {
     out->evict = lp_url_value_is(option, "allow");
-    return out->evict || lp_url_value_is(option, "refuse") ? LAPSE_OK
-                                                           : lp_url_refuse(option, "refuse or allow");
+    return out->evict || lp_url_value_is(option, "refuse")
+               ? LAPSE_OK
+               : lp_url_refuse(option, "refuse or allow");
 }
 
 static int read_own(const lp_url_option *option, settings *out)
