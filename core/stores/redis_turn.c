@@ -348,15 +348,20 @@ static int claim_again(redis_store *d, lp_turn *t, const bool *unknown)
 {
     part p = {.first = 0};
     lp_turn rest = *t;
-    lp_want *wants = malloc(t->want_count * sizeof *wants);
-    size_t *numbers = malloc(t->want_count * sizeof *numbers);
-    int code = wants && numbers ? LAPSE_OK : lp_fail_memory();
+    lp_want *wants = calloc(t->want_count, sizeof *wants);
+    size_t *numbers = calloc(t->want_count, sizeof *numbers);
+    if (!wants || !numbers) {
+        free(wants);
+        free(numbers);
+        return LAPSE_OK; /* The poll finds them. */
+    }
+    int code = LAPSE_OK;
     rest.job_count = rest.want_count = 0;
     rest.loans = NULL;
     for (const lp_loan *l = t->loans; l; l = l->next)
         if (!l->ended && t->wants[l->want].pushed && rest.push_most)
             rest.push_most--;
-    for (size_t i = 0; code == LAPSE_OK && i < t->want_count; i++) {
+    for (size_t i = 0; i < t->want_count; i++) {
         if (!unknown[i])
             continue;
         wants[rest.want_count] = t->wants[i];
@@ -364,7 +369,7 @@ static int claim_again(redis_store *d, lp_turn *t, const bool *unknown)
     }
     rest.wants = wants;
     p.claims = true;
-    if (code == LAPSE_OK && rest.want_count)
+    if (rest.want_count)
         code = exchange(d, &rest, &p, 1);
     if (p.reply && is_done(p.reply)) {
         read_claims(d, &rest, &p);
