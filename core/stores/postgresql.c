@@ -43,19 +43,23 @@ static void name_channel(postgresql_store *d)
     snprintf(d->channel, sizeof d->channel, "lapse_%.56s", d->schema);
 }
 
+static void read_keep(work *w, const PGresult *r, size_t at)
+{
+    (void)at;
+    w->d->keep = lp_value_number(r, 0, 0) * 1000;
+}
+
 /* For how long ended orders are remembered: who opens with a value of his own sets it. */
 static int settle_keep(postgresql_store *d)
 {
-    lapse_ns keep = d->config.keep / 1000 + (d->config.keep % 1000 > 0);
-    lp_turn nothing = {.now = d->config.now, .wall = d->config.wall, .lease = d->config.lease};
-    if (d->options.keep_given) {
-        args a = {0};
-        lp_arg_number(&a, keep);
-        lp_postgresql_send(&d->s, ST_KEEP, &a, NULL, 0);
-        if (lp_postgresql_exchange(&d->s, NULL, true) < 0)
-            return lp_postgresql_error(&d->s);
-    }
-    return lp_postgresql_turn(d, &nothing);
+    work w = {.d = d, .s = &d->s};
+    args a = {0};
+    if (d->options.keep_given)
+        lp_arg_number(&a, d->config.keep / 1000 + (d->config.keep % 1000 > 0));
+    else
+        lp_arg_null(&a);
+    lp_postgresql_send(&d->s, ST_KEEP, &a, read_keep, 0);
+    return lp_postgresql_exchange(&d->s, &w, true) < 0 ? lp_postgresql_error(&d->s) : LAPSE_OK;
 }
 
 static void free_store(postgresql_store *d)

@@ -13,7 +13,7 @@
  * each job, the claims and COMMIT are written in one go, and their answers read after that.
  *
  * Times are the server's, as UTC instants to the microsecond; under a manual clock they are the
- * caller's wall clock. A `row` of a job or loan is its fence. */
+ * caller's, counted from what his wall clock showed when the store was opened. A `row` of a job or loan is its fence. */
 #ifndef LP_POSTGRESQL_H
 #define LP_POSTGRESQL_H
 
@@ -69,7 +69,8 @@ enum { IN_ORDERS = 1, IN_ENDED, IN_DEAD };
     X(START, "tos", "SELECT " LP_WHEN ", version, keep, set_config('synchronous_commit',"          \
         " CASE WHEN $2 THEN current_setting('synchronous_commit') ELSE 'off' END, true),"          \
         " set_config('lock_timeout', $3, true) FROM @meta")                                        \
-    X(KEEP, "l", "UPDATE @meta SET keep = $1 WHERE keep <> $1")                                    \
+    X(KEEP, "l", "WITH u AS (UPDATE @meta SET keep = $1 WHERE keep <> $1 RETURNING keep)"          \
+        " SELECT coalesce((SELECT keep FROM u), (SELECT keep FROM @meta))")                        \
     X(ROOM_LOCK, "", "SELECT pg_advisory_xact_lock('@order'::regclass::oid::bigint)")              \
     X(ROOM_COUNT, "ll", "SELECT set_config('lapse.room', ($1 - coalesce($2, (SELECT count(*)"      \
         " FROM (SELECT FROM @order LIMIT $1 + 1) o)))::text, true)")                               \
@@ -81,8 +82,9 @@ enum { IN_ORDERS = 1, IN_ENDED, IN_DEAD };
         " FROM d WHERE $2 > '0' ON CONFLICT (id) DO UPDATE SET generation = excluded.generation,"  \
         " queue = excluded.queue, attempt = excluded.attempt, due = excluded.due,"                 \
         " ended = excluded.ended) SELECT id, queue, @room(1) FROM d")                              \
-    X(FORGET, "tw", "DELETE FROM @ended WHERE id IN (SELECT id FROM @ended"                        \
-        " WHERE ended < " LP_WHEN " - $2 ORDER BY ended LIMIT 1024 FOR UPDATE SKIP LOCKED)")       \
+    X(FORGET, "t", "DELETE FROM @ended WHERE id IN (SELECT id FROM @ended WHERE ended < " LP_WHEN  \
+        " - (SELECT keep FROM @meta) * interval '1 microsecond'"                                   \
+        " ORDER BY ended LIMIT 1024 FOR UPDATE SKIP LOCKED)")                                      \
     X(PUT, "tbwbbol", "SELECT * FROM @put(" LP_WHEN ", $2, $3, $4, $5, $6, $7)")                   \
     X(PUT_LIMITED, "tbwbbolol",                                                                    \
         "SELECT * FROM @put_limited(" LP_WHEN ", $2, $3, $4, $5, $6, $7, $8, $9)")                 \

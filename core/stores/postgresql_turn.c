@@ -25,10 +25,17 @@ static int64_t floor_us(lapse_ns t)
     return t / 1000 - (t % 1000 < 0);
 }
 
-/* What an invented wall clock has beyond the microsecond that the server is told. */
+/* An invented time as UTC: steps of its wall clock move nothing. */
+static lapse_ns invented(const work *w)
+{
+    const lp_store_config *c = &w->d->config;
+    return lp_sum_ns(w->t->now, c->wall - c->now);
+}
+
+/* What it has beyond the microsecond that the server is told. */
 static lapse_ns beyond_us(const work *w)
 {
-    return w->d->config.manual ? w->t->wall - floor_us(w->t->wall) * 1000 : 0;
+    return w->d->config.manual ? invented(w) - floor_us(invented(w)) * 1000 : 0;
 }
 
 lapse_ns lp_postgresql_time(const work *w, int64_t at)
@@ -47,7 +54,7 @@ lapse_ns lp_postgresql_wait(const work *w, lapse_ns due)
 void lp_postgresql_arg_now(args *a, const work *w)
 {
     if (w->d->config.manual)
-        lp_arg_time(a, floor_us(w->t->wall) - EPOCH);
+        lp_arg_time(a, floor_us(invented(w)) - EPOCH);
     else
         lp_arg_null(a);
 }
@@ -154,7 +161,6 @@ static void sweep(work *w)
     w->d->forgot_at = now;
     a = (args){0};
     lp_postgresql_arg_now(&a, w);
-    lp_postgresql_arg_keep(&a, w);
     lp_postgresql_send(w->s, ST_FORGET, &a, NULL, 0);
 }
 

@@ -44,6 +44,29 @@ static int read_schema(const lp_url_option *option, settings *out)
     return out->schema ? LAPSE_OK : lp_fail_memory();
 }
 
+/* Whether libpq has such an option. */
+static bool is_libpq(const lp_url_option *option)
+{
+    PQconninfoOption *all = PQconndefaults();
+    bool found = !all || lp_url_is(option, "ssl"); /* As JDBC has it; libpq takes it. */
+    for (const PQconninfoOption *o = all; o && o->keyword && !found; o++)
+        found = lp_url_is(option, o->keyword);
+    PQconninfoFree(all);
+    return found;
+}
+
+/* Of a password with a '?' in it the rest looks like an option. */
+static int refuse_option(const lp_url_option *option)
+{
+    bool word = option->name_len > 0 && option->name_len <= 40 && option->value_len < 200 &&
+                !memchr(option->name, '@', option->name_len) &&
+                !memchr(option->value, '@', option->value_len);
+    return lp_fail(LAPSE_EURL,
+                   "postgresql: has no option %s: use max_pending, overflow, keep, max_dead, lease, "
+                   "stuck_after, poll, schema, migrate, or one of libpq's",
+                   word ? lp_text_quote(option->name, option->name_len) : "like one in this URL");
+}
+
 /* 1: it is libpq's. */
 static int read_option(const lp_url_option *option, lp_store_config *config, settings *out)
 {
@@ -67,7 +90,7 @@ static int read_option(const lp_url_option *option, lp_store_config *config, set
         return read_schema(option, out);
     if (lp_url_is(option, "migrate"))
         return read_migrate(option, out);
-    return 1;
+    return is_libpq(option) ? 1 : refuse_option(option);
 }
 
 static int read_options(lp_store_config *config, settings *out)
