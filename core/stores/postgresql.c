@@ -101,6 +101,7 @@ static int open_store(lp_store_config *config, lp_durable **out)
         return lp_fail_memory();
     d->base.ops = &lp_postgresql_store;
     d->orders = -1;
+    d->heard_at = INT64_MIN / 2;
     int code = open_all(d, config);
     if (code < 0) {
         free_store(d);
@@ -176,6 +177,7 @@ static int hint_fd(lp_durable *durable)
 /* What a transaction has put that began a moment before the last turn. */
 static void look_back(postgresql_store *d)
 {
+    d->heard_at = lp_clock_monotonic();
     lp_postgresql_lower_floors(d, d->clock - 2 * INT64_C(1000000));
 }
 

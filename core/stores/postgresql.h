@@ -275,7 +275,8 @@ typedef struct postgresql_store {
     bool wants_hints;
     bool outdated; /* somebody has migrated the tables to a version that is not ours */
     lapse_ns listen_at;  /* when it may be tried again; monotonic */
-    lapse_ns hinted_at;  /* when we told others last; monotonic */
+    lapse_ns hinted_at;  /* as postgresql_turn.c counts how often we tell others; monotonic */
+    lapse_ns heard_at;   /* when we were told last; monotonic */
     lapse_ns forgot_at;  /* when ended orders were forgotten last; monotonic */
     lapse_ns keep;       /* as the tables say */
     int64_t clock;       /* the server's, at the last turn; */

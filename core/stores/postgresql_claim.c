@@ -193,6 +193,15 @@ static lp_loan *make_loan(const work *w, const PGresult *r, int row)
     return l;
 }
 
+/* After a hint there may be more that were not told of, since they would have been too many. */
+static lapse_ns look_soon(const work *w, lapse_ns next)
+{
+    static const lapse_ns SOON = LAPSE_MS(25);
+    bool heard = lp_clock_monotonic() - w->d->heard_at < 2 * SOON;
+    lapse_ns soon = lp_add_ns(w->t->now, SOON);
+    return heard && soon < next ? soon : next;
+}
+
 /* `at`: the want's number, and how many were asked for. */
 static void read_claim(work *w, const PGresult *r, size_t at)
 {
@@ -217,6 +226,7 @@ static void read_claim(work *w, const PGresult *r, size_t at)
         append(w, l);
     }
     w->pushed += want->pushed ? got : 0;
+    want->next = look_soon(w, want->next);
     if (most && !want->newest)
         find_floor(w->d, want)->at = got < most ? w->clock : last;
 }

@@ -13,7 +13,7 @@
 
 enum { AGAIN_MOST = 12 }; /* while others are in the way */
 
-static const lapse_ns HINT_PAUSE = LAPSE_MS(5), FORGET_EVERY = LAPSE_SECONDS(1);
+static const lapse_ns HINT_EVERY = LAPSE_MS(10), FORGET_EVERY = LAPSE_SECONDS(1);
 
 /* -- Time -- */
 
@@ -164,14 +164,25 @@ static void sweep(work *w)
     lp_postgresql_send(w->s, ST_FORGET, &a, NULL, 0);
 }
 
+/* A hundred a second, and some at once after a rest. */
+static bool may_tell(postgresql_store *d)
+{
+    enum { AT_ONCE = 20 };
+    lapse_ns now = lp_clock_monotonic(), least = now - AT_ONCE * HINT_EVERY;
+    lapse_ns from = d->hinted_at > least ? d->hinted_at : least;
+    if (from + HINT_EVERY > now)
+        return false;
+    d->hinted_at = from + HINT_EVERY;
+    return true;
+}
+
 /* Tell those who sleep, when something is due before all else in its queue. A notification holds
- * a lock that all commits of the server share, so there are never many. */
+ * a lock that all commits of the server share, so there are never many; who has heard one looks
+ * again soon after, for what was not told of. */
 static void tell_others(work *w)
 {
-    lapse_ns now = lp_clock_monotonic();
-    if (w->hint_count == 0 || now - w->d->hinted_at < HINT_PAUSE)
+    if (w->hint_count == 0 || !may_tell(w->d))
         return;
-    w->d->hinted_at = now;
     for (int i = 0; i < w->hint_count; i++) {
         const hint *h = &w->hints[i];
         args a = {0};
