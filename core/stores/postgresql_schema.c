@@ -74,13 +74,10 @@ static int run_steps(PGconn *conn, const char *schema, int version)
     return run(conn, sql, schema);
 }
 
-static int migrate(PGconn *conn, const char *schema)
+/* In a transaction. */
+static int migrate_alone(PGconn *conn, const char *schema)
 {
-    char lock[160];
-    snprintf(lock, sizeof lock, "SELECT pg_advisory_xact_lock(hashtext('lapse %.63s'))", schema);
     int code = run(conn, "BEGIN", NULL);
-    if (code == LAPSE_OK)
-        code = run(conn, lock, NULL);
     if (code == LAPSE_OK)
         code = find_version(conn, schema); /* Another may have been first. */
     if (code >= 0 && code < LP_POSTGRESQL_VERSION)
@@ -90,6 +87,24 @@ static int migrate(PGconn *conn, const char *schema)
     lp_detail words;
     lp_detail_save(&words);
     PQclear(PQexec(conn, "ROLLBACK"));
+    lp_detail_restore(&words);
+    return code;
+}
+
+/* One after the other. The lock is taken before the transaction begins: one that has begun may
+ * not see yet what the other has made. */
+static int migrate(PGconn *conn, const char *schema)
+{
+    char lock[160];
+    snprintf(lock, sizeof lock, "SELECT pg_advisory_lock(hashtext('lapse %.63s'))", schema);
+    int code = run(conn, lock, NULL);
+    if (code < 0)
+        return code;
+    code = migrate_alone(conn, schema);
+    lp_detail words;
+    lp_detail_save(&words);
+    snprintf(lock, sizeof lock, "SELECT pg_advisory_unlock(hashtext('lapse %.63s'))", schema);
+    PQclear(PQexec(conn, lock));
     lp_detail_restore(&words);
     return code;
 }
