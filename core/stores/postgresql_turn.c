@@ -11,8 +11,6 @@
 #include "base/wake.h"
 #include "stores/postgresql.h"
 
-enum { AGAIN_MOST = 12 }; /* while others are in the way */
-
 static const lapse_ns HINT_EVERY = LAPSE_MS(10), FORGET_EVERY = LAPSE_SECONDS(1);
 
 /* -- Time -- */
@@ -398,8 +396,11 @@ static bool was_in_the_way(const session *s)
 int lp_postgresql_turn(postgresql_store *d, lp_turn *t)
 {
     session *s = &d->s;
+    lapse_ns until = lp_add_ns(lp_clock_monotonic(), s->limit);
     int code = take_once(d, t, false);
-    for (int i = 0; i < AGAIN_MOST && code < 0 && !s->lost && was_in_the_way(s); i++) {
+    for (int i = 0; code < 0 && !s->lost && was_in_the_way(s); i++) {
+        if (lp_clock_monotonic() > until)
+            break;
         lp_wake_pause(LAPSE_MS(1) * (1 << (i < 5 ? i : 5)));
         code = take_once(d, t, false);
     }

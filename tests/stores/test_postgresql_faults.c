@@ -398,6 +398,7 @@ static void cancel_backwards(void *arg, int thread)
             PQclear(PQexec(app, text)); /* It may be the one that has to give way. */
         }
         PQclear(PQexec(app, "COMMIT"));
+        pause_ms(2);
     }
     PQfinish(app);
 }
@@ -406,6 +407,7 @@ START_TEST(deadlocks_are_nobodys_error)
 {
     place at = new_place(PG, NULL);
     rig r = open_real(&at, NULL);
+    put_batch(r.s, "", "", 10, LAPSE_HOURS(1));
     mesh.s = r.s;
     mesh.at = &at;
     atomic_store(&mesh.stop, false);
