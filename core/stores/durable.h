@@ -170,6 +170,10 @@ typedef struct lp_durable_ops {
 
     /* How often the driver looks without a hint. */
     lapse_ns (*poll)(const lp_durable *d);
+
+    /* What of the server's settings may lose orders, as found at open: sentence number `n`,
+     * counting from 0, or NULL after the last. The same at any time. NULL: there is none. */
+    const char *(*warning)(const lp_durable *d, int n);
 } lp_durable_ops;
 
 /* The first member of every durable store. */
