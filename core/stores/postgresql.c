@@ -62,6 +62,23 @@ static int settle_keep(postgresql_store *d)
     return lp_postgresql_exchange(&d->s, &w, true) < 0 ? lp_postgresql_error(&d->s) : LAPSE_OK;
 }
 
+/* Between two pipelines, of which there is none yet. */
+static int look_around(postgresql_store *d)
+{
+    PGconn *conn = d->s.conn;
+    if (PQexitPipelineMode(conn) == 1 && PQsetnonblocking(conn, 0) == 0)
+        lp_postgresql_check(d, conn);
+    if (PQsetnonblocking(conn, 1) == 0 && PQenterPipelineMode(conn) == 1)
+        return LAPSE_OK;
+    return lp_fail(LAPSE_ESYSTEM, "libpq refuses its pipeline mode");
+}
+
+static const char *warning(const lp_durable *durable, int n)
+{
+    const postgresql_store *d = (const postgresql_store *)durable;
+    return n < d->warning_count ? d->warnings[n] : NULL;
+}
+
 static void free_store(postgresql_store *d)
 {
     lp_postgresql_unguard(d);
@@ -87,6 +104,8 @@ static int open_all(postgresql_store *d, lp_store_config *config)
         code = connect_store(d, d->options.may_migrate);
     if (code == LAPSE_OK)
         code = settle_keep(d);
+    if (code == LAPSE_OK)
+        code = look_around(d);
     if (code < 0)
         return code;
     name_channel(d);
@@ -239,4 +258,5 @@ const lp_durable_ops lp_postgresql_store = {
     .hinted = hinted,
     .sleeps = sleeps,
     .poll = poll_every,
+    .warning = warning,
 };

@@ -247,7 +247,7 @@ int lp_postgresql_schema(PGconn *conn, const char *schema, bool may_migrate);
 
 /* -- The store: postgresql.c, postgresql_turn.c, _jobs.c, _claim.c, _look.c -- */
 
-enum { FLOORS = 32, HINTS = 8 };
+enum { FLOORS = 32, HINTS = 8, WARNINGS = 5 };
 
 /* From where on a want of these queues looks: what is before it was claimed, or is not there. */
 typedef struct floor_of {
@@ -283,6 +283,8 @@ typedef struct postgresql_store {
     lapse_ns clock_now;  /* and the scheduler's then */
     int64_t orders;      /* pending and held, when it was counted; -1: unknown */
     lapse_ns counted_at, count_took; /* monotonic */
+    char warnings[WARNINGS][320];
+    int warning_count;
     uint64_t dead_dropped;
     floor_of floors[FLOORS];
     char **queues; /* names of all there are, for who wants all but some */
@@ -344,6 +346,10 @@ void lp_postgresql_tell(work *w, const PGresult *r, size_t at);
 bool lp_postgresql_ask_look(work *w, size_t at);
 int lp_postgresql_look(const work *w, const PGresult *r, int row, lapse_state state,
                        lapse_info *out);
+
+/* -- postgresql_check.c -- */
+
+void lp_postgresql_check(postgresql_store *d, PGconn *conn);
 
 /* -- postgresql_fork.c: a child lets go of its parent's connections -- */
 
