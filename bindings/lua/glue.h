@@ -67,6 +67,10 @@ typedef struct scheduler {
     bool durable; /* its orders outlive the process, and name handlers */
     bool over;    /* run has returned after stop */
     bool hosted;  /* by nginx: a child that is forked has no use for it */
+    bool submits; /* its calls do not wait, and return tickets: ask.c */
+    int64_t tickets;
+    const lapse_answer *answer; /* argument of a protected call that copies it */
+    struct relay *relay;        /* relay.c; NULL: none */
 } scheduler;
 
 /* The scheduler that a call is about, at index 1. Raises for anything else. */
@@ -163,6 +167,30 @@ extern const luaL_Reg glue_schedule_methods[]; /* of schedulers */
 
 extern const luaL_Reg glue_default_look_functions[];
 extern const luaL_Reg glue_look_methods[]; /* of schedulers */
+
+/* -- ask.c -- */
+
+/* Submit what a waiting call would ask: a ticket, or an error. */
+int64_t glue_submit(scheduler *s, lapse_ask *ask);
+int64_t glue_submit_put(scheduler *s, const lapse_spec *spec);
+
+/* The same as the results of a method. */
+int glue_submit_named(lua_State *L, scheduler *s, lapse_ask ask);
+
+int64_t glue_new_ticket(scheduler *s);
+
+extern const luaL_Reg glue_ask_methods[]; /* of schedulers, for the loop in Lua */
+
+/* -- relay.c -- */
+
+typedef struct relay relay;
+
+/* Have the driver in Lua look at once; from any thread. */
+void glue_ring(scheduler *s);
+
+void glue_close_relay(scheduler *s);
+
+extern const luaL_Reg glue_relay_methods[]; /* of schedulers, for the loop in Lua */
 
 /* -- order.c -- */
 

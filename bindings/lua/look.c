@@ -28,6 +28,8 @@ static int get(lua_State *L)
         return glue_closed(L);
     if (!possible)
         return glue_unknown(L);
+    if (s->submits)
+        return glue_submit_named(L, s, (lapse_ask){.what = LAPSE_ASK_GET, .id = id});
     lua_pushcfunction(L, copy_shown);
     lua_pushvalue(L, 1);
     lapse_info info;

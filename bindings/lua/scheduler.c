@@ -314,6 +314,7 @@ static int close_scheduler(lua_State *L)
     lapse_ns timeout = lua_isnoneornil(L, 2) ? patience(s) : glue_check_timeout(L, 2);
     glue_finish(L, s, 0); /* Nobody tells the hooks later. */
     if (s->lapse) {
+        glue_close_relay(s);
         int code = lapse_close(s->lapse, timeout);
         if (code == LAPSE_EINCALLBACK)
             return glue_condition(L, code, "close waits for callbacks and this is one: use stop()");
@@ -330,6 +331,7 @@ static int close_scheduler(lua_State *L)
 static int collect(lua_State *L)
 {
     scheduler *s = lua_touserdata(L, 1);
+    glue_close_relay(s);
     if (s->lapse) {
         glue_unwind(s, 0, LAPSE_GIVE_BACK, NULL);
         lapse_close(s->lapse, patience(s));
@@ -444,11 +446,14 @@ static int abandon_pass(lua_State *L)
 }
 
 /* The scheduler is nginx's: what is forked from that has no event loop, and a child's calls
- * answer "Forked". */
+ * answer "Forked". -> whether its calls return tickets, as they would wait. */
 static int host(lua_State *L)
 {
-    glue_self(L)->hosted = true;
-    return 0;
+    scheduler *s = glue_self(L);
+    s->hosted = true;
+    s->submits = s->durable;
+    lua_pushboolean(L, s->submits);
+    return 1;
 }
 
 /* run returns, as the scheduler was stopped. Within a callback an outer one goes on. */
@@ -459,11 +464,11 @@ static int leave_run(lua_State *L)
     return 0;
 }
 
-/* How long run may wait: a claim that is lost meanwhile may be worth telling of. Nobody
+/* How long run may wait, and a host not at all: a claim that is lost meanwhile may be worth telling of. Nobody
  * can advance a manual clock while this thread waits. */
 static lapse_ns longest_wait(const scheduler *s)
 {
-    if (glue_has_news(s))
+    if (glue_has_news(s) || s->submits)
         return 0;
     return s->clock ? LAPSE_FOREVER : lapse_timeout(s->lapse);
 }

@@ -32,12 +32,14 @@
 local lapse_core = require "lapse"
 local core = require "lapse.core"
 local loop = require "lapse.loop"
+local ask = require "resty.lapse.ask"
 local process = require "ngx.process"
 local reload = require "resty.lapse.reload"
 local worker = require "resty.lapse.worker"
 
 local ngx = ngx
 local get_phase = ngx.get_phase
+local max = math.max
 local error, ipairs, pairs, pcall, type = error, ipairs, pairs, pcall, type
 local methods = core.methods
 local wake = worker.wake
@@ -153,6 +155,15 @@ local function why_not(only)
     end
 end
 
+local UNITS = { ns = 1e-9, us = 1e-6, ms = 0.001, s = 1, m = 60, h = 3600, d = 86400 }
+
+-- How long a call waits for a durable store, as calls do elsewhere: a quarter of the lease.
+local function limit_of(options)
+    local number, unit = (options.url or ""):match "[?&]lease=(%d+)(%a+)"
+    local lease = number and number * (UNITS[unit] or 1) or options.lease or 0
+    return max(0.1, (lease > 0 and lease or 30) / 4)
+end
+
 ---Give this worker its scheduler. Once, in init_worker_by_lua*.
 ---@param options resty.lapse.Options?
 ---@return true? started or nil, message, code
@@ -161,11 +172,6 @@ end
 function lapse.start(options)
     check_phase()
     local own, others = split(options or {})
-    if type(others.url) == "string" and not others.url:find "^memory:" then
-        return nil, "resty.lapse: durable stores are not supported inside nginx yet, for one "
-            .. "would stop the worker while it waits: use memory:",
-            "Unsupported"
-    end
     elsewhere = why_not(own.only_worker)
     if elsewhere then
         return true
@@ -174,15 +180,19 @@ function lapse.start(options)
     if not scheduler then
         return nil, message, code
     end
-    core.loop.host(scheduler)
-    local list
-    if own.dict then
+    local place, list
+    if core.loop.host(scheduler) then
+        place, message, code = core.loop.open_relay(scheduler)
+        if not place then
+            return nil, message, code
+        end
+    elseif own.dict then
         list, message = reload.new(own.dict, scheduler:now())
         if not list then
             return nil, message, "System"
         end
     end
-    this, message = worker.start(scheduler, own, list)
+    this, message = worker.start(scheduler, own, list, place, place and limit_of(others))
     if not this then
         return nil, message, "System"
     end
@@ -211,6 +221,9 @@ function lapse.schedule(order_id, delay, callback)
     if not w then
         return absent "schedule"
     end
+    if w.place then
+        return ask.call(w, "schedule", order_id, delay, callback)
+    end
     expect(w, delay)
     return methods.schedule(w.scheduler, order_id, delay, callback)
 end
@@ -225,6 +238,9 @@ function lapse.schedule_at(order_id, at, callback)
     local w = this
     if not w then
         return absent "schedule_at"
+    end
+    if w.place then
+        return ask.call(w, "schedule_at", order_id, at, callback)
     end
     wake(w)
     return methods.schedule_at(w.scheduler, order_id, at, callback)
@@ -256,6 +272,9 @@ function lapse.put(order)
         return absent "put"
     end
     check_order(w, order, 3)
+    if w.place then
+        return ask.call(w, "put", order)
+    end
     expect(w, type(order) == "table" and order.delay)
     return methods.put(w.scheduler, order)
 end
@@ -272,6 +291,9 @@ function lapse.schedule_many(orders)
     for _, order in ipairs(type(orders) == "table" and orders or {}) do
         check_order(w, order, 3)
     end
+    if w.place then
+        return ask.schedule_many(w, orders)
+    end
     wake(w)
     return methods.schedule_many(w.scheduler, orders)
 end
@@ -287,6 +309,9 @@ function lapse.reschedule(order_id, delay, generation)
     if not w then
         return absent "reschedule"
     end
+    if w.place then
+        return ask.call(w, "reschedule", order_id, delay, generation)
+    end
     expect(w, delay)
     return methods.reschedule(w.scheduler, order_id, delay, generation)
 end
@@ -300,6 +325,9 @@ function lapse.cancel(order_id, generation)
     local w = this
     if not w then
         return absent "cancel"
+    end
+    if w.place then
+        return ask.call(w, "cancel", order_id, generation)
     end
     return methods.cancel(w.scheduler, order_id, generation)
 end
@@ -380,8 +408,19 @@ local function waking(name)
     end
 end
 
+-- The function `otherwise`, of the method `name`, which asks a durable store and waits.
+local function asking(name, otherwise)
+    return function(...)
+        local w = this
+        if w and w.place then
+            return ask.call(w, name, ...)
+        end
+        return otherwise(...)
+    end
+end
+
 ---@type fun(order_id: string): lapse.Info?, string?, string?
-lapse.get = plain "get"
+lapse.get = asking("get", plain "get")
 ---@type fun(state: string?): fun(): lapse.Info?
 lapse.each = plain "each"
 ---@type fun(queue: string): true?, string?, string?
@@ -389,7 +428,7 @@ lapse.pause = plain "pause"
 ---@type fun(queue: string): true?, string?, string?
 lapse.resume = waking "resume"
 ---@type fun(order_id: string, delay: number?, generation: integer?): integer?, string?, string?
-lapse.requeue = waking "requeue"
+lapse.requeue = asking("requeue", waking "requeue")
 ---@type fun(order_id: string?, generation: integer?): integer?, string?, string?
 lapse.purge = plain "purge"
 ---@type fun(queue: string): lapse.QueueStats?, string?, string?

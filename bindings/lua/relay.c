@@ -1,0 +1,318 @@
+/* relay.c - tells nginx that a scheduler's descriptor is readable.
+ *
+ * nginx's Lua can wait for sockets of its own only, not for a descriptor of ours. So a thread
+ * waits for that, and writes one byte into a socket that a light thread of the worker reads:
+ *
+ *     lapse_fd --\
+ *     ring -------> thread -- byte --> unix socket --> cosocket of the driver
+ *     time ------/     ^------------- watch ----------------/
+ *
+ * It writes one byte for each `watch`: what for, it says. Whatever happens between two of them
+ * is told by the next byte.
+ *
+ * The socket's name in the file system is gone before anybody could use it: the worker reaches
+ * it through a descriptor of its own, and another process is not listened to. The thread never
+ * enters Lua, and calls nothing of the library. */
+#define _GNU_SOURCE /* O_PATH, accept4, ppoll, struct ucred */
+#include "glue.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* What a byte says. */
+enum { RUNG = 'r', READABLE = 'f', TIMED_OUT = 't' };
+
+struct relay {
+    int watched;    /* the scheduler's descriptor */
+    int bell;       /* an eventfd: something under the lock has changed */
+    int listener;   /* the socket */
+    int place;      /* the same in the file system, without a name */
+    int connection; /* the thread's; -1: none */
+    pthread_t thread;
+    bool runs;
+
+    pthread_mutex_t lock; /* guards all below */
+    bool quit, rung;
+    bool watching; /* a byte is wanted */
+    bool with_fd;  /* also when the descriptor is readable */
+    lapse_ns until;
+};
+
+/* -- The thread -- */
+
+static void hang_up(relay *r)
+{
+    if (r->connection >= 0)
+        close(r->connection);
+    r->connection = -1;
+}
+
+/* Only this process may listen. The last connection counts: a driver has taken over. */
+static void answer_caller(relay *r)
+{
+    int caller = accept4(r->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    struct ucred who = {0};
+    socklen_t size = sizeof who;
+    if (caller < 0)
+        return;
+    if (getsockopt(caller, SOL_SOCKET, SO_PEERCRED, &who, &size) < 0 || who.pid != getpid()) {
+        close(caller);
+        return;
+    }
+    hang_up(r);
+    r->connection = caller;
+}
+
+/* False: nobody listens any more, so that it is to be told to the next one. */
+static bool tell(relay *r, char what)
+{
+    if (r->connection >= 0 && send(r->connection, &what, 1, MSG_NOSIGNAL) == 1)
+        return true;
+    hang_up(r);
+    return false;
+}
+
+static void quiet(const relay *r)
+{
+    uint64_t rings;
+    while (read(r->bell, &rings, sizeof rings) < 0 && errno == EINTR)
+        continue;
+}
+
+enum { BELL, LISTENER, CONNECTION, WATCHED, FDS };
+
+/* Wait for something to do. Without the lock. */
+static void sleep_on(struct pollfd *fds, lapse_ns limit)
+{
+    struct timespec t = {.tv_sec = limit / 1000000000, .tv_nsec = limit % 1000000000};
+    if (ppoll(fds, FDS, limit == LAPSE_FOREVER ? NULL : &t, NULL) >= 0)
+        return;
+    for (int i = 0; i < FDS; i++)
+        fds[i].revents = 0;
+}
+
+/* What there is to tell; 0: nothing. Under the lock. */
+static char find_news(const relay *r, bool readable)
+{
+    if (r->rung)
+        return RUNG;
+    if (r->with_fd && readable)
+        return READABLE;
+    return glue_real_now() >= r->until ? TIMED_OUT : 0;
+}
+
+static void look(relay *r, bool readable)
+{
+    char news = r->watching && r->connection >= 0 ? find_news(r, readable) : 0;
+    if (!news || !tell(r, news))
+        return;
+    r->watching = false;
+    r->rung = false;
+}
+
+static void *serve(void *arg)
+{
+    relay *r = arg;
+    pthread_mutex_lock(&r->lock);
+    while (!r->quit) {
+        bool waits = r->watching && r->connection >= 0;
+        lapse_ns left = waits ? r->until - glue_real_now() : LAPSE_FOREVER;
+        struct pollfd fds[FDS] = {
+            [BELL] = {.fd = r->bell, .events = POLLIN},
+            [LISTENER] = {.fd = r->listener, .events = POLLIN},
+            [CONNECTION] = {.fd = r->connection, .events = POLLRDHUP},
+            [WATCHED] = {.fd = waits && r->with_fd ? r->watched : -1, .events = POLLIN},
+        };
+        pthread_mutex_unlock(&r->lock);
+        sleep_on(fds, left < 0 ? 0 : left);
+        if (fds[BELL].revents)
+            quiet(r);
+        if (fds[CONNECTION].revents)
+            hang_up(r);
+        if (fds[LISTENER].revents)
+            answer_caller(r); /* Before anything is told: it is for the newest. */
+        pthread_mutex_lock(&r->lock);
+        look(r, fds[WATCHED].revents != 0);
+    }
+    pthread_mutex_unlock(&r->lock);
+    hang_up(r);
+    return NULL;
+}
+
+/* -- Make -- */
+
+static int failed(const char *what, char *words, size_t size)
+{
+    snprintf(words, size, "%s: %s", what, strerror(errno));
+    return LAPSE_ESYSTEM;
+}
+
+/* A folder of this process alone, with a name that lasts for a moment. */
+static int make_folder(char *folder, size_t size)
+{
+    const char *const places[] = {getenv("TMPDIR"), P_tmpdir, "/dev/shm"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        if (!places[i] || snprintf(folder, size, "%s/lapse-XXXXXX", places[i]) >= (int)size)
+            continue;
+        if (mkdtemp(folder))
+            return 0;
+    }
+    return -1;
+}
+
+/* Listen on a socket that has no name; `place` leads to it. */
+static int listen_in(relay *r, const char *folder, char *words, size_t size)
+{
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    snprintf(name.sun_path, sizeof name.sun_path, "%s/socket", folder);
+    r->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (r->listener < 0 || bind(r->listener, (const struct sockaddr *)&name, sizeof name) < 0)
+        return failed("a unix socket", words, size);
+    r->place = open(name.sun_path, O_PATH | O_CLOEXEC);
+    int code = r->place < 0 || listen(r->listener, 8) < 0 ? failed("a unix socket", words, size)
+                                                          : LAPSE_OK;
+    unlink(name.sun_path);
+    return code;
+}
+
+static int open_socket(relay *r, char *words, size_t size)
+{
+    char folder[sizeof((struct sockaddr_un *)0)->sun_path - sizeof "/socket"];
+    if (make_folder(folder, sizeof folder) < 0)
+        return failed("no folder for a private socket, in TMPDIR or " P_tmpdir, words, size);
+    int code = listen_in(r, folder, words, size);
+    rmdir(folder);
+    return code;
+}
+
+static int start_thread(relay *r)
+{
+    sigset_t all, mask;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &mask);
+    errno = pthread_create(&r->thread, NULL, serve, r);
+    pthread_sigmask(SIG_SETMASK, &mask, NULL);
+    r->runs = errno == 0;
+    return r->runs ? 0 : -1;
+}
+
+static int set_up(relay *r, char *words, size_t size)
+{
+    r->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (r->bell < 0)
+        return failed("eventfd", words, size);
+    int code = open_socket(r, words, size);
+    if (code == LAPSE_OK && start_thread(r) < 0)
+        code = failed("a thread", words, size);
+    return code;
+}
+
+static void close_all(const relay *r)
+{
+    const int fds[] = {r->bell, r->listener, r->place};
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+}
+
+static void ring(relay *r)
+{
+    uint64_t one = 1;
+    while (write(r->bell, &one, sizeof one) < 0 && errno == EINTR)
+        continue;
+}
+
+void glue_close_relay(scheduler *s)
+{
+    relay *r = s->relay;
+    s->relay = NULL;
+    if (!r)
+        return;
+    if (r->runs) {
+        pthread_mutex_lock(&r->lock);
+        r->quit = true;
+        pthread_mutex_unlock(&r->lock);
+        ring(r);
+        pthread_join(r->thread, NULL);
+    }
+    close_all(r);
+    pthread_mutex_destroy(&r->lock);
+    free(r);
+}
+
+void glue_ring(scheduler *s)
+{
+    relay *r = s->relay;
+    if (!r)
+        return;
+    pthread_mutex_lock(&r->lock);
+    r->rung = true;
+    pthread_mutex_unlock(&r->lock);
+    ring(r);
+}
+
+/* -- For Lua -- */
+
+/* scheduler -> where to connect to, as nginx names it; nil, message, code. */
+static int open_relay(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    char words[200] = "";
+    if (!s->lapse)
+        return glue_closed(L);
+    relay *r = calloc(1, sizeof *r);
+    if (!r)
+        return glue_no_memory(L);
+    r->bell = r->listener = r->place = r->connection = -1;
+    r->watched = lapse_fd(s->lapse);
+    pthread_mutex_init(&r->lock, NULL);
+    s->relay = r;
+    int code = r->watched < 0 ? r->watched : set_up(r, words, sizeof words);
+    if (code < 0) {
+        glue_close_relay(s);
+        return *words ? glue_condition(L, code, words) : glue_failure(L, code);
+    }
+    lua_pushfstring(L, "unix:/proc/self/fd/%d", r->place);
+    return 1;
+}
+
+/* (scheduler, seconds, whether also when the descriptor is readable) A byte is wanted, after so
+ * long at the latest. */
+static int watch(lua_State *L)
+{
+    const scheduler *s = glue_self(L);
+    lapse_ns pause = glue_check_seconds(L, 2, "the pause");
+    relay *r = s->relay;
+    if (!r)
+        return 0;
+    pthread_mutex_lock(&r->lock);
+    r->watching = true;
+    r->with_fd = lua_toboolean(L, 3);
+    r->until = glue_real_now() + pause;
+    pthread_mutex_unlock(&r->lock);
+    ring(r);
+    return 0;
+}
+
+static int ring_relay(lua_State *L)
+{
+    glue_ring(glue_self(L));
+    return 0;
+}
+
+const luaL_Reg glue_relay_methods[] = {
+    {"open_relay", open_relay},
+    {"watch", watch},
+    {"ring", ring_relay},
+    {NULL, NULL},
+};

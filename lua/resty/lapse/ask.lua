@@ -1,0 +1,158 @@
+-- ask.lua - asks a durable store, and lets the caller wait for the answer.
+--
+-- What is asked goes to the store's own thread. The call gets a ticket, and its light thread
+-- waits on a semaphore; the worker goes on. The driver (worker.lua) collects the answers and
+-- wakes those who wait for them. An answer for which nobody waits any more, since its request
+-- has ended, is thrown away: what was asked is done all the same.
+
+local core = require "lapse.core"
+local semaphore = require "ngx.semaphore"
+
+local ngx = ngx
+local get_phase = ngx.get_phase
+local error, pcall, type = error, pcall, type
+local collect_one = core.loop.collect
+local methods = core.methods
+
+local ask = {}
+
+-- As get_phase names them. What is not here, nginx does not let wait.
+local MAY_WAIT = {
+    rewrite = true, server_rewrite = true, access = true, content = true, timer = true,
+    ssl_cert = true, ssl_client_hello = true, ssl_session_fetch = true,
+}
+
+local CANNOT_WAIT = "%s waits for the store, and nginx does not let the phase %s wait: call it in "
+    .. "a timer, ngx.timer.at(0, function() ... end), or in a phase before"
+local IN_INIT_WORKER = "%s waits for the store, and nginx does not let the phase init_worker wait: "
+    .. "call it in a timer, ngx.timer.at(0, function() ... end)"
+local UNSURE = "the store has not answered for %g s: whether it was done is not known; look, or "
+    .. "ask again"
+local SPARES = 64 -- semaphores that are kept
+
+-- nil if the call `name` may wait here; else why not.
+function ask.why_not(name)
+    local phase = get_phase()
+    if MAY_WAIT[phase] then
+        return nil
+    end
+    return (phase == "init_worker" and IN_INIT_WORKER or CANNOT_WAIT):format(name, phase)
+end
+
+-- -- Tickets ------------------------------------------------------------------------------------
+
+local function take_semaphore(w)
+    local spares = w.spares
+    local spare = spares[#spares]
+    if spare then
+        spares[#spares] = nil
+        return spare
+    end
+    return semaphore.new()
+end
+
+local function keep_semaphore(w, spare)
+    local spares = w.spares
+    if #spares < SPARES then
+        spares[#spares + 1] = spare
+    end
+end
+
+-- One who waits for the answer to `ticket`: to be made before nginx can go on.
+local function expect(w, ticket)
+    local waiter = { semaphore = take_semaphore(w) }
+    w.waiters[ticket] = waiter
+    w.asked = w.asked + 1
+    return waiter
+end
+
+-- Wait until there is an answer: its three values.
+local function await(w, ticket, waiter)
+    w.expect_answers(w)
+    local woken, message = waiter.semaphore:wait(w.patience)
+    if woken then
+        keep_semaphore(w, waiter.semaphore)
+    elseif not waiter.answered then
+        w.waiters[ticket] = nil
+        w.asked = w.asked - 1
+        if message ~= "timeout" then
+            return nil, message, "System"
+        end
+        return nil, UNSURE:format(w.patience), "Unsure"
+    end
+    return waiter[1], waiter[2], waiter[3]
+end
+
+-- Hand the answers that have come to those who wait for them; how many came.
+function ask.collect(w)
+    local count = 0
+    while true do
+        local ticket, first, second, third = collect_one(w.scheduler)
+        if not ticket then
+            return count
+        end
+        count = count + 1
+        local waiter = w.waiters[ticket]
+        if waiter then
+            w.waiters[ticket] = nil
+            w.asked = w.asked - 1
+            waiter.answered = true
+            waiter[1], waiter[2], waiter[3] = first, second, third
+            waiter.semaphore:post(1)
+        end
+    end
+end
+
+-- -- Calls --------------------------------------------------------------------------------------
+
+-- An error of an argument, at the place of whoever called the caller.
+local function raise(name, message, level)
+    if type(message) == "string" then
+        message = message:gsub("^lapse: ", "lapse." .. name .. ": ")
+    end
+    error(message, level + 1)
+end
+
+-- Call the method `name` and wait for its answer. Called as a tail call.
+function ask.call(w, name, ...)
+    local why = ask.why_not("resty.lapse: " .. name .. "()")
+    if why then
+        return nil, why, "CannotWait"
+    end
+    local fine, ticket, message, code = pcall(methods[name], w.scheduler, ...)
+    if not fine then
+        return raise(name, ticket, 2)
+    elseif type(ticket) ~= "number" then
+        return ticket, message, code -- It is known without asking.
+    end
+    return await(w, ticket, expect(w, ticket))
+end
+
+-- The same for many orders, which share the store's turns: an array of generations or codes, and
+-- how many were accepted.
+function ask.schedule_many(w, orders)
+    local why = ask.why_not "resty.lapse: schedule_many()"
+    if why then
+        return nil, why, "CannotWait"
+    end
+    local fine, results, message, code = pcall(methods.schedule_many, w.scheduler, orders)
+    if not fine then
+        return raise("schedule_many", results, 2)
+    elseif not results then
+        return nil, message, code
+    end
+    local waiters, accepted = {}, 0
+    for i = 1, #results do
+        waiters[i] = type(results[i]) == "number" and expect(w, results[i])
+    end
+    for i = 1, #results do
+        if waiters[i] then
+            local generation, _, failure = await(w, results[i], waiters[i])
+            accepted = accepted + (generation and 1 or 0)
+            results[i] = generation or failure
+        end
+    end
+    return results, accepted
+end
+
+return ask
