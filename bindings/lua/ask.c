@@ -3,7 +3,7 @@
  * Such a scheduler `submits`: what its methods would wait for is submitted, and they return a
  * ticket instead of the answer. lua/resty/lapse/ask.lua collects the answers, each with its
  * ticket, and wakes whoever waits for it. No Lua value is kept for an answer. */
-#include "glue.h"
+#include "look.h"
 
 enum { WHAT_BITS = 3, WHAT_MASK = (1 << WHAT_BITS) - 1 };
 
@@ -40,21 +40,18 @@ int glue_submit_named(lua_State *L, scheduler *s, lapse_ask ask)
 
 /* -- Collect -- */
 
-static int push_failure(lua_State *L, const lapse_answer *a)
+static int push_failure(lua_State *L, int64_t result, const char *words)
 {
-    int code = (int)a->result;
-    return glue_condition(L, code, a->detail && *a->detail ? a->detail : lapse_strerror(code));
+    int code = (int)result;
+    return glue_condition(L, code, words && *words ? words : lapse_strerror(code));
 }
 
 static void push_result(lua_State *L, scheduler *s, const lapse_answer *a, int what)
 {
-    if (what == LAPSE_ASK_CANCEL || what == LAPSE_ASK_RESCHEDULE) {
-        if (a->result < 0)
-            push_failure(L, a);
-        else
-            glue_push_fate(L, (int)a->result);
-    } else if (a->result < 0) {
-        push_failure(L, a);
+    if (a->result < 0) {
+        push_failure(L, a->result, a->detail);
+    } else if (what == LAPSE_ASK_CANCEL || what == LAPSE_ASK_RESCHEDULE) {
+        glue_push_fate(L, (int)a->result);
     } else if (what == LAPSE_ASK_GET) {
         s->shown = &a->info;
         glue_push_info(L, s->shown);
@@ -75,6 +72,33 @@ static int push_answer(lua_State *L)
     return lua_gettop(L);
 }
 
+static int collect_answer(lua_State *L, scheduler *s, lapse_answer *answer)
+{
+    s->answer = answer;
+    int failed = lua_pcall(L, 1, LUA_MULTRET, 0);
+    s->answer = NULL;
+    s->shown = NULL;
+    lapse_answer_free(answer);
+    return failed;
+}
+
+/* (look) -> ticket, results. Likewise. */
+static int push_look(lua_State *L)
+{
+    const look *l = lua_touserdata(L, 1);
+    lua_settop(L, 0);
+    glue_push_int64(L, l->ticket);
+    return 1 + (l->result < 0 ? push_failure(L, l->result, l->words) : l->push(L, l));
+}
+
+static int collect_look(lua_State *L, look *l)
+{
+    lua_pushlightuserdata(L, l);
+    int failed = lua_pcall(L, 1, LUA_MULTRET, 0);
+    glue_free_look(l);
+    return failed;
+}
+
 /* scheduler -> ticket and results of the next answer; nil: none has come. */
 static int collect(lua_State *L)
 {
@@ -82,16 +106,18 @@ static int collect(lua_State *L)
     lua_settop(L, 1);
     if (!s->lapse)
         return 0;
-    lua_pushcfunction(L, push_answer);
-    lua_pushvalue(L, 1);
+    int failed;
     lapse_answer answer;
-    if (lapse_collect(s->lapse, &answer) <= 0)
-        return glue_finish(L, s, 0);
-    s->answer = &answer;
-    int failed = lua_pcall(L, 1, LUA_MULTRET, 0);
-    s->answer = NULL;
-    s->shown = NULL;
-    lapse_answer_free(&answer);
+    look *l = glue_next_look(s);
+    lua_pushcfunction(L, l ? push_look : push_answer);
+    if (l) {
+        failed = collect_look(L, l);
+    } else {
+        lua_pushvalue(L, 1);
+        if (lapse_collect(s->lapse, &answer) <= 0)
+            return glue_finish(L, s, 0);
+        failed = collect_answer(L, s, &answer);
+    }
     return failed ? lua_error(L) : glue_finish(L, s, lua_gettop(L) - 1);
 }
 

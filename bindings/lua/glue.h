@@ -71,6 +71,7 @@ typedef struct scheduler {
     int64_t tickets;
     const lapse_answer *answer; /* argument of a protected call that copies it */
     struct relay *relay;        /* relay.c; NULL: none */
+    struct aside *aside;        /* aside.c; NULL: none */
 } scheduler;
 
 /* The scheduler that a call is about, at index 1. Raises for anything else. */
@@ -180,6 +181,12 @@ int glue_submit_named(lua_State *L, scheduler *s, lapse_ask ask);
 int64_t glue_new_ticket(scheduler *s);
 
 extern const luaL_Reg glue_ask_methods[]; /* of schedulers, for the loop in Lua */
+
+/* -- aside.c -- */
+
+typedef struct aside aside;
+
+void glue_close_aside(scheduler *s);
 
 /* -- relay.c -- */
 

@@ -4,7 +4,7 @@
  * settled. Its own table is the scheduler's. One that a callback is shown is settled by the
  * loop in Lua; one that was taken is `held` until one of its methods settles it, and given
  * back if it is forgotten. */
-#include "glue.h"
+#include "look.h"
 
 #include <string.h>
 
@@ -342,10 +342,31 @@ static order *check_order(lua_State *L)
     return lua_touserdata(L, 1);
 }
 
+static int64_t make_holds(look *l, lapse *s)
+{
+    return lapse_holds(s, l->number);
+}
+
+static int push_holds(lua_State *L, const look *l)
+{
+    lua_pushboolean(L, l->result > 0);
+    return 1;
+}
+
+static int holds_aside(lua_State *L, scheduler *s, int64_t fence)
+{
+    look *l = glue_new_look(make_holds, push_holds, NULL);
+    if (l)
+        l->number = fence;
+    return glue_look_aside(L, s, l);
+}
+
 static int holds(lua_State *L)
 {
     int64_t fence = check_order(L)->view.fence;
-    const scheduler *s = scheduler_of(L);
+    scheduler *s = scheduler_of(L);
+    if (s->submits && s->lapse)
+        return holds_aside(L, s, fence);
     lua_pushboolean(L, s->lapse && lapse_holds(s->lapse, fence));
     return 1;
 }

@@ -314,6 +314,7 @@ static int close_scheduler(lua_State *L)
     lapse_ns timeout = lua_isnoneornil(L, 2) ? patience(s) : glue_check_timeout(L, 2);
     glue_finish(L, s, 0); /* Nobody tells the hooks later. */
     if (s->lapse) {
+        glue_close_aside(s);
         glue_close_relay(s);
         int code = lapse_close(s->lapse, timeout);
         if (code == LAPSE_EINCALLBACK)
@@ -331,6 +332,7 @@ static int close_scheduler(lua_State *L)
 static int collect(lua_State *L)
 {
     scheduler *s = lua_touserdata(L, 1);
+    glue_close_aside(s);
     glue_close_relay(s);
     if (s->lapse) {
         glue_unwind(s, 0, LAPSE_GIVE_BACK, NULL);

@@ -421,8 +421,28 @@ end
 
 ---@type fun(order_id: string): lapse.Info?, string?, string?
 lapse.get = asking("get", plain "get")
----@type fun(state: string?): fun(): lapse.Info?
-lapse.each = plain "each"
+local each = plain "each"
+
+---@param state ("pending"|"running"|"done"|"dead")?
+---@return fun(): lapse.Info? iterator
+function lapse.each(state)
+    local w = this
+    if not w or not w.place then
+        return each(state)
+    end
+    local fine, orders, message = pcall(ask.call, w, "orders", state)
+    if not fine then
+        error(orders, 2)
+    elseif not orders then
+        error("resty.lapse.each: " .. message, 2)
+    end
+    local i = 0
+    return function()
+        i = i + 1
+        return orders[i]
+    end
+end
+
 ---@type fun(queue: string): true?, string?, string?
 lapse.pause = plain "pause"
 ---@type fun(queue: string): true?, string?, string?
@@ -430,13 +450,13 @@ lapse.resume = waking "resume"
 ---@type fun(order_id: string, delay: number?, generation: integer?): integer?, string?, string?
 lapse.requeue = asking("requeue", waking "requeue")
 ---@type fun(order_id: string?, generation: integer?): integer?, string?, string?
-lapse.purge = plain "purge"
+lapse.purge = asking("purge", plain "purge")
 ---@type fun(queue: string): lapse.QueueStats?, string?, string?
-lapse.queue_stats = plain "queue_stats"
+lapse.queue_stats = asking("queue_stats", plain "queue_stats")
 ---@type fun(): string[]?, string?, string?
-lapse.queues = plain "queues"
+lapse.queues = asking("queues", plain "queues")
 ---@type fun(): string?, string?, string?
-lapse.metrics = plain "metrics"
+lapse.metrics = asking("metrics", plain "metrics")
 ---@type fun(): number?, string?, string?
 lapse.now = plain "now"
 ---@type fun(handler: lapse.OnDead?)
@@ -455,6 +475,8 @@ function lapse.on_error(handler)
     return methods.on_error(w.scheduler, handler)
 end
 
+local scheduler_stats = asking("stats", plain "stats")
+
 ---What happened in this worker: the scheduler's counts, and those of resty.lapse.Stats.
 ---@return table<string, any>? stats or nil, message, code
 ---@return string? message
@@ -464,7 +486,7 @@ function lapse.stats()
     if not w then
         return absent "stats"
     end
-    local stats, message, code = methods.stats(w.scheduler)
+    local stats, message, code = scheduler_stats()
     if not stats then
         return nil, message, code
     end
@@ -475,6 +497,16 @@ function lapse.stats()
     stats.adopted = w.list and w.list.adopted or 0
     stats.handed_over = w.list and w.list.handed_over or 0
     return stats
+end
+
+-- A callback asks whether it still holds its order.
+local holds = core.order.holds
+function core.order.holds(order)
+    local ticket, message, code = holds(order)
+    if type(ticket) ~= "number" then
+        return ticket, message, code
+    end
+    return ask.answer(this, "order:holds()", ticket)
 end
 
 ---Nothing starts in this worker any more, and what is pending is handed over. nginx's signals

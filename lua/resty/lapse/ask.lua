@@ -105,12 +105,12 @@ end
 
 -- -- Calls --------------------------------------------------------------------------------------
 
--- An error of an argument, at the place of whoever called the caller.
-local function raise(name, message, level)
+-- An error of an argument, at the place of whoever called the function that this is called in.
+local function raise(name, message)
     if type(message) == "string" then
         message = message:gsub("^lapse: ", "lapse." .. name .. ": ")
     end
-    error(message, level + 1)
+    error(message, 3)
 end
 
 -- Call the method `name` and wait for its answer. Called as a tail call.
@@ -121,15 +121,24 @@ function ask.call(w, name, ...)
     end
     local fine, ticket, message, code = pcall(methods[name], w.scheduler, ...)
     if not fine then
-        return raise(name, ticket, 2)
-    elseif type(ticket) ~= "number" then
+        raise(name, ticket)
+    elseif type(ticket) ~= "number" or ticket == 0 then
         return ticket, message, code -- It is known without asking.
     end
     return await(w, ticket, expect(w, ticket))
 end
 
--- The same for many orders, which share the store's turns: an array of generations or codes, and
--- how many were accepted.
+-- Wait for the answer of what was asked already; raises where that cannot be.
+function ask.answer(w, name, ticket)
+    local why = ask.why_not(name)
+    if why then
+        error(why, 3)
+    end
+    return await(w, ticket, expect(w, ticket))
+end
+
+-- The same as call for many orders, which share the store's turns: an array of generations or
+-- codes, and how many were accepted.
 function ask.schedule_many(w, orders)
     local why = ask.why_not "resty.lapse: schedule_many()"
     if why then
@@ -137,7 +146,7 @@ function ask.schedule_many(w, orders)
     end
     local fine, results, message, code = pcall(methods.schedule_many, w.scheduler, orders)
     if not fine then
-        return raise("schedule_many", results, 2)
+        raise("schedule_many", results)
     elseif not results then
         return nil, message, code
     end
