@@ -16,11 +16,10 @@ static int requeue(lua_State *L)
     if (!possible)
         return glue_unknown(L);
     if (s->submits)
-        return glue_submit_named(L, s,
-                                 (lapse_ask){.what = LAPSE_ASK_REQUEUE,
-                                             .id = id,
-                                             .generation = generation,
-                                             .delay = delay});
+        return glue_submit_named(
+            L, s,
+            (lapse_ask){
+                .what = LAPSE_ASK_REQUEUE, .id = id, .generation = generation, .delay = delay});
     int64_t answer;
     GLUE_CALL(L, s, answer, lapse_requeue(s->lapse, id, generation, delay));
     if (answer < 0)

@@ -142,6 +142,19 @@ static int begin_apart(lua_State *L)
     return begin_by(L, s, LAPSE_FOREVER);
 }
 
+/* Look for an order on a durable store without starting one: the scheduler's descriptor is
+ * readable until a host has looked. */
+static int look_only(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    const lapse_order *none;
+    lapse_callback fn;
+    void *arg;
+    if (s->lapse) /* Nothing is due by the beginning of time. */
+        (void)lapse_begin(s->lapse, INT64_MIN, &none, &fn, &arg);
+    return glue_finish(L, s, 0);
+}
+
 /* (scheduler, order, verdict, delay or nil, error or nil) */
 typedef struct settlement {
     int64_t fence;
@@ -479,6 +492,7 @@ const luaL_Reg glue_run_methods[] = {
     {"begin", begin},
     {"settle", settle},
     {"begin_apart", begin_apart},
+    {"look", look_only},
     {"settle_apart", settle_apart},
     {NULL, NULL},
 };

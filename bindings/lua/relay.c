@@ -57,20 +57,26 @@ static void hang_up(relay *r)
     r->connection = -1;
 }
 
-/* Only this process may listen. The last connection counts: a driver has taken over. */
-static void answer_caller(relay *r)
+/* Only this process may listen. */
+static bool is_own(int caller)
 {
-    int caller = accept4(r->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     struct ucred who = {0};
     socklen_t size = sizeof who;
-    if (caller < 0)
-        return;
-    if (getsockopt(caller, SOL_SOCKET, SO_PEERCRED, &who, &size) < 0 || who.pid != getpid()) {
-        close(caller);
-        return;
+    return getsockopt(caller, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && who.pid == getpid();
+}
+
+/* The last connection counts: a driver has taken over. */
+static void answer_callers(relay *r)
+{
+    int caller;
+    while ((caller = accept4(r->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+        if (!is_own(caller)) {
+            close(caller);
+            continue;
+        }
+        hang_up(r);
+        r->connection = caller;
     }
-    hang_up(r);
-    r->connection = caller;
 }
 
 /* False: nobody listens any more, so that it is to be told to the next one. */
@@ -111,9 +117,13 @@ static char find_news(const relay *r, bool readable)
     return glue_real_now() >= r->until ? TIMED_OUT : 0;
 }
 
-static void look(relay *r, bool readable)
+/* Under the lock: a driver that has connected and then said what it wants is heard in this
+ * order. */
+static void look_for_news(relay *r, bool readable)
 {
-    char news = r->watching && r->connection >= 0 ? find_news(r, readable) : 0;
+    char news = r->watching ? find_news(r, readable) : 0;
+    if (news)
+        answer_callers(r);
     if (!news || !tell(r, news))
         return;
     r->watching = false;
@@ -140,9 +150,9 @@ static void *serve(void *arg)
         if (fds[CONNECTION].revents)
             hang_up(r);
         if (fds[LISTENER].revents)
-            answer_caller(r); /* Before anything is told: it is for the newest. */
+            answer_callers(r);
         pthread_mutex_lock(&r->lock);
-        look(r, fds[WATCHED].revents != 0);
+        look_for_news(r, fds[WATCHED].revents != 0);
     }
     pthread_mutex_unlock(&r->lock);
     hang_up(r);

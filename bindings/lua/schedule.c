@@ -390,11 +390,10 @@ static int reschedule(lua_State *L)
     if (!s->lapse)
         return glue_closed(L);
     if (s->submits && possible)
-        return glue_submit_named(L, s,
-                                 (lapse_ask){.what = LAPSE_ASK_RESCHEDULE,
-                                             .id = id,
-                                             .generation = generation,
-                                             .delay = delay});
+        return glue_submit_named(
+            L, s,
+            (lapse_ask){
+                .what = LAPSE_ASK_RESCHEDULE, .id = id, .generation = generation, .delay = delay});
     int fate = LAPSE_FATE_UNKNOWN;
     if (possible)
         GLUE_CALL(L, s, fate, lapse_reschedule(s->lapse, id, generation, delay));

@@ -18,7 +18,8 @@ START = LUA + """
 
 
 def url_of(folder: Path, options: str = "") -> str:
-    return f"sqlite:///{folder}/orders.db?keep=600s{options}"
+    keep = "" if "keep=" in options else "keep=600s"
+    return f"sqlite:///{folder}/orders.db?{keep}{options}".replace("?&", "?")
 
 
 @contextmanager

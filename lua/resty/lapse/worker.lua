@@ -34,6 +34,7 @@ local max, min, pairs, type, xpcall = math.max, math.min, pairs, type, xpcall
 local traceback = debug.traceback
 
 local begin, settle = core.loop.begin_apart, core.loop.settle_apart
+local look = core.loop.look
 local finish, see_to_stuck = core.loop.finish, core.loop.wait -- for no time when something is due
 local next_due = core.methods.next
 local verdict_of, verdict_returned = loop.verdict_of, loop.verdict_returned
@@ -323,7 +324,9 @@ local function turn_durable(w, waited)
     w.full = false
     if w.launching > 0 then
         return look_after(w)
-    elseif next_due(w.scheduler) ~= 0 then
+    end
+    look(w.scheduler)
+    if next_due(w.scheduler) ~= 0 then
         w.due = false
         return LONGEST
     end
