@@ -72,6 +72,7 @@ typedef struct scheduler {
     const lapse_answer *answer; /* argument of a protected call that copies it */
     struct relay *relay;        /* relay.c; NULL: none */
     struct aside *aside;        /* aside.c; NULL: none */
+    struct opener *opener;      /* opener.c; NULL: it is open, or closed */
 } scheduler;
 
 /* The scheduler that a call is about, at index 1. Raises for anything else. */
@@ -188,7 +189,23 @@ typedef struct aside aside;
 
 void glue_close_aside(scheduler *s);
 
+/* -- opener.c -- */
+
+typedef struct opener opener;
+
+/* Open the store on a thread: LAPSE_OK, or no memory for that. */
+int glue_start_opener(scheduler *s, const char *url, const lapse_options *options);
+void glue_close_opener(scheduler *s);
+
+extern const luaL_Reg glue_opener_methods[]; /* of schedulers, for the loop in Lua */
+
 /* -- relay.c -- */
+
+/* Open it, and push where to connect to, as nginx names it: 1; or nil, message, code: 3. */
+int glue_push_relay(lua_State *L, scheduler *s);
+
+/* The scheduler is open: from now on its descriptor is watched. */
+void glue_relay_watches(scheduler *s);
 
 typedef struct relay relay;
 

@@ -10,7 +10,7 @@
  *     verdict    metatable of what retry and reject return
  *     teller     an array for the function of the loop that tells the hooks, and the module
  *     tie        what tells lua/resty/lapse.lua that a request of nginx has ended
- *     new, manual_clock, retry, reject, version, built_for */
+ *     new, new_apart, manual_clock, retry, reject, version, built_for */
 #include "glue.h"
 
 /* Set functions in the table at `table`. The upvalues lie from `upvalues` on; UP_DEFAULT
@@ -91,6 +91,7 @@ static void add_schedulers(lua_State *L, int module, int up)
     set_functions(L, loop, glue_tell_methods, up, false);
     set_functions(L, loop, glue_ask_methods, up, false);
     set_functions(L, loop, glue_relay_methods, up, false);
+    set_functions(L, loop, glue_opener_methods, up, false);
 }
 
 /* Orders have fields and methods; those that were taken have more. */

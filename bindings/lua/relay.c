@@ -33,7 +33,6 @@
 enum { RUNG = 'r', READABLE = 'f', TIMED_OUT = 't' };
 
 struct relay {
-    int watched;    /* the scheduler's descriptor */
     int bell;       /* an eventfd: something under the lock has changed */
     int listener;   /* the socket */
     int place;      /* the same in the file system, without a name */
@@ -42,6 +41,7 @@ struct relay {
     bool runs;
 
     pthread_mutex_t lock; /* guards all below */
+    int watched;          /* the scheduler's descriptor; -1: it is not open yet */
     bool quit, rung;
     bool watching; /* a byte is wanted */
     bool with_fd;  /* also when the descriptor is readable */
@@ -271,30 +271,37 @@ void glue_ring(scheduler *s)
     ring(r);
 }
 
-/* -- For Lua -- */
-
-/* scheduler -> where to connect to, as nginx names it; nil, message, code. */
-static int open_relay(lua_State *L)
+void glue_relay_watches(scheduler *s)
 {
-    scheduler *s = glue_self(L);
+    relay *r = s->relay;
+    int watched = s->lapse ? lapse_fd(s->lapse) : -1;
+    if (!r)
+        return;
+    pthread_mutex_lock(&r->lock);
+    r->watched = watched;
+    pthread_mutex_unlock(&r->lock);
+    ring(r);
+}
+
+int glue_push_relay(lua_State *L, scheduler *s)
+{
     char words[200] = "";
-    if (!s->lapse)
-        return glue_closed(L);
     relay *r = calloc(1, sizeof *r);
     if (!r)
         return glue_no_memory(L);
-    r->bell = r->listener = r->place = r->connection = -1;
-    r->watched = lapse_fd(s->lapse);
+    r->bell = r->listener = r->place = r->connection = r->watched = -1;
     pthread_mutex_init(&r->lock, NULL);
     s->relay = r;
-    int code = r->watched < 0 ? r->watched : set_up(r, words, sizeof words);
+    int code = set_up(r, words, sizeof words);
     if (code < 0) {
         glue_close_relay(s);
-        return *words ? glue_condition(L, code, words) : glue_failure(L, code);
+        return glue_condition(L, code, words);
     }
     lua_pushfstring(L, "unix:/proc/self/fd/%d", r->place);
     return 1;
 }
+
+/* -- For Lua -- */
 
 /* (scheduler, seconds, whether also when the descriptor is readable) A byte is wanted, after so
  * long at the latest. */
@@ -314,6 +321,7 @@ static int watch(lua_State *L)
     return 0;
 }
 
+/* Have the driver look at once. */
 static int ring_relay(lua_State *L)
 {
     glue_ring(glue_self(L));
@@ -321,7 +329,6 @@ static int ring_relay(lua_State *L)
 }
 
 const luaL_Reg glue_relay_methods[] = {
-    {"open_relay", open_relay},
     {"watch", watch},
     {"ring", ring_relay},
     {NULL, NULL},

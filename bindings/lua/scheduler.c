@@ -177,14 +177,43 @@ static const char *read_options(lua_State *L, lapse_options *options, scheduler 
     return check_url(L, 3, "the url");
 }
 
-static int new_scheduler(lua_State *L)
+/* Push the scheduler that the argument describes, yet closed, at index 2. */
+static scheduler *read_scheduler(lua_State *L, const char **url, lapse_options *options)
 {
     glue_check_dot(L);
     lua_settop(L, 1);
     scheduler *s = push_scheduler(L);
+    *url = lua_istable(L, 1) ? read_options(L, options, s)
+                             : check_url(L, 1, "the url, or an options table,");
+    return s;
+}
+
+/* options -> scheduler, place. As new, for a host that does not wait: it opens on a thread
+ * (opener.c), and tells of everything through a socket at that place (relay.c). */
+static int new_apart(lua_State *L)
+{
     lapse_options options = {.clock = NULL};
-    const char *url = lua_istable(L, 1) ? read_options(L, &options, s)
-                                        : check_url(L, 1, "the url, or an options table,");
+    const char *url;
+    scheduler *s = read_scheduler(L, &url, &options);
+    s->hosted = true;
+    options.release = slots_release;
+    glue_listen(s, &options);
+    int results = glue_push_relay(L, s);
+    if (results != 1)
+        return results;
+    if (glue_start_opener(s, url, &options) < 0)
+        return glue_no_memory(L);
+    lua_replace(L, 1);
+    lua_settop(L, 2);
+    lua_insert(L, 1);
+    return 2;
+}
+
+static int new_scheduler(lua_State *L)
+{
+    lapse_options options = {.clock = NULL};
+    const char *url;
+    scheduler *s = read_scheduler(L, &url, &options);
     int code = open_scheduler(s, url, &options);
     if (code < 0)
         return glue_failure(L, code);
@@ -308,14 +337,21 @@ static lapse_ns patience(const scheduler *s)
     return s->durable ? LAPSE_SECONDS(5) : 0;
 }
 
+/* The binding's own. */
+static void close_threads(scheduler *s)
+{
+    glue_close_opener(s);
+    glue_close_aside(s);
+    glue_close_relay(s);
+}
+
 static int close_scheduler(lua_State *L)
 {
     scheduler *s = glue_self(L);
     lapse_ns timeout = lua_isnoneornil(L, 2) ? patience(s) : glue_check_timeout(L, 2);
     glue_finish(L, s, 0); /* Nobody tells the hooks later. */
     if (s->lapse) {
-        glue_close_aside(s);
-        glue_close_relay(s);
+        close_threads(s);
         int code = lapse_close(s->lapse, timeout);
         if (code == LAPSE_EINCALLBACK)
             return glue_condition(L, code, "close waits for callbacks and this is one: use stop()");
@@ -332,8 +368,7 @@ static int close_scheduler(lua_State *L)
 static int collect(lua_State *L)
 {
     scheduler *s = lua_touserdata(L, 1);
-    glue_close_aside(s);
-    glue_close_relay(s);
+    close_threads(s);
     if (s->lapse) {
         glue_unwind(s, 0, LAPSE_GIVE_BACK, NULL);
         lapse_close(s->lapse, patience(s));
@@ -448,14 +483,11 @@ static int abandon_pass(lua_State *L)
 }
 
 /* The scheduler is nginx's: what is forked from that has no event loop, and a child's calls
- * answer "Forked". -> whether its calls return tickets, as they would wait. */
+ * answer "Forked". */
 static int host(lua_State *L)
 {
-    scheduler *s = glue_self(L);
-    s->hosted = true;
-    s->submits = s->durable;
-    lua_pushboolean(L, s->submits);
-    return 1;
+    glue_self(L)->hosted = true;
+    return 0;
 }
 
 /* run returns, as the scheduler was stopped. Within a callback an outer one goes on. */
@@ -500,6 +532,7 @@ static int to_string(lua_State *L)
 
 const luaL_Reg glue_scheduler_functions[] = {
     {"new", new_scheduler},
+    {"new_apart", new_apart},
     {NULL, NULL},
 };
 

@@ -155,6 +155,8 @@ local function why_not(only)
     end
 end
 
+local OPENS_IN = 1 -- seconds that a worker waits before it serves: a store opens in much less
+
 local UNITS = { ns = 1e-9, us = 1e-6, ms = 0.001, s = 1, m = 60, h = 3600, d = 86400 }
 
 -- How long a call waits for a durable store, as calls do elsewhere: a quarter of the lease.
@@ -162,6 +164,28 @@ local function limit_of(options)
     local number, unit = (options.url or ""):match "[?&]lease=(%d+)(%a+)"
     local lease = number and number * (UNITS[unit] or 1) or options.lease or 0
     return max(0.1, (lease > 0 and lease or 30) / 4)
+end
+
+-- A store that cannot be opened yet is tried again; one that never will is an answer.
+local function start_durable(own, others)
+    local scheduler, place, code = core.new_apart(others)
+    if not scheduler then
+        return nil, place, code
+    end
+    local open, message, reason = core.loop.is_open(scheduler, OPENS_IN)
+    if open == nil then
+        return nil, message, reason
+    elseif not open then
+        ngx.log(ngx.WARN, "lapse: the store is not open yet, and is tried again",
+            message and ": " or "", message or "")
+    end
+    this, message = worker.start(scheduler, own, nil, {
+        place = place, patience = limit_of(others), stand_in = lapse_core.new(),
+    })
+    if not this then
+        return nil, message, "System"
+    end
+    return true
 end
 
 ---Give this worker its scheduler. Once, in init_worker_by_lua*.
@@ -176,23 +200,22 @@ function lapse.start(options)
     if elsewhere then
         return true
     end
+    if type(others.url) == "string" and not others.url:find "^memory:" then
+        return start_durable(own, others)
+    end
     local scheduler, message, code = lapse_core.new(others)
     if not scheduler then
         return nil, message, code
     end
-    local place, list
-    if core.loop.host(scheduler) then
-        place, message, code = core.loop.open_relay(scheduler)
-        if not place then
-            return nil, message, code
-        end
-    elseif own.dict then
+    core.loop.host(scheduler)
+    local list
+    if own.dict then
         list, message = reload.new(own.dict, scheduler:now())
         if not list then
             return nil, message, "System"
         end
     end
-    this, message = worker.start(scheduler, own, list, place, place and limit_of(others))
+    this, message = worker.start(scheduler, own, list)
     if not this then
         return nil, message, "System"
     end
@@ -332,6 +355,14 @@ function lapse.cancel(order_id, generation)
     return methods.cancel(w.scheduler, order_id, generation)
 end
 
+-- The method `name`, which needs no answer of a durable store.
+local function change(w, name, ...)
+    if not w.opened then
+        return ask.change(w, name, ...)
+    end
+    return methods[name](w.scheduler, ...)
+end
+
 -- -- Handlers -----------------------------------------------------------------------------------
 
 -- The policy as the scheduler knows it, and whether it says inline.
@@ -367,7 +398,7 @@ function lapse.handle(queue, handler, policy)
         error("resty.lapse.handle: a handler has a name: name its queue", 2)
     end
     local rest, inline = read_policy(policy)
-    local fine, answer, message, code = pcall(methods.handle, w.scheduler, queue, handler, rest)
+    local fine, answer, message, code = pcall(change, w, "handle", queue, handler, rest)
     if not fine then
         error(answer, 2)
     elseif not answer then
@@ -385,26 +416,24 @@ end
 
 -- The method `name` as a function.
 local function plain(name)
-    local method = methods[name]
     return function(...)
         local w = this
         if not w then
             return absent(name)
         end
-        return method(w.scheduler, ...)
+        return change(w, name, ...)
     end
 end
 
 -- The same for one after which something may be due at once.
 local function waking(name)
-    local method = methods[name]
     return function(...)
         local w = this
         if not w then
             return absent(name)
         end
         wake(w)
-        return method(w.scheduler, ...)
+        return change(w, name, ...)
     end
 end
 
@@ -457,10 +486,19 @@ lapse.queue_stats = asking("queue_stats", plain "queue_stats")
 lapse.queues = asking("queues", plain "queues")
 ---@type fun(): string?, string?, string?
 lapse.metrics = asking("metrics", plain "metrics")
----@type fun(): number?, string?, string?
-lapse.now = plain "now"
 ---@type fun(handler: lapse.OnDead?)
 lapse.on_dead = plain "on_dead"
+
+---@return number? seconds of the clock that delays count on
+---@return string? message
+---@return string? code
+function lapse.now()
+    local w = this
+    if not w then
+        return absent "now"
+    end
+    return methods.now(w.stand_in or w.scheduler)
+end
 
 ---Have errors of callbacks told to `handler(order, error, traceback)`; nil: to the error log.
 ---@param handler lapse.OnError?
@@ -472,7 +510,7 @@ function lapse.on_error(handler)
     if handler == nil then
         handler = log_error
     end
-    return methods.on_error(w.scheduler, handler)
+    return change(w, "on_error", handler)
 end
 
 local scheduler_stats = asking("stats", plain "stats")

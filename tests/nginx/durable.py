@@ -48,10 +48,10 @@ def pending(folder: Path) -> set[str]:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, how: str = "IMMEDIATE") -> Iterator[None]:
     """Another process writes into the database, which is this one."""
     with closing(database(folder)) as connection:
-        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(f"BEGIN {how}")
         yield
         connection.execute("ROLLBACK")
 

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -159,6 +161,44 @@ def test_a_locked_store_is_an_answer_and_no_hang(tmp_path: Path) -> None:
         assert pending(tmp_path) == {"old"}
         assert int(nginx.lua(PUT % ("new", "later", 3600))) > 0
         assert pending(tmp_path) == {"old", "new"}
+
+
+@contextmanager
+def started_in_vain(folder: Path, options: str) -> Iterator[tuple[Nginx, ExitStack]]:
+    """An nginx that cannot open its store until the stack is closed."""
+    with durable(folder) as nginx:  # It makes the file.
+        nginx.lua(PUT % ("old", "tells", 0))
+    with ExitStack() as lock:
+        lock.enter_context(locked(folder, "EXCLUSIVE"))
+        more = 'lapse.handle("tells", function(id) fired(id) end)'
+        with durable(folder, more, url=options) as nginx:
+            assert "is tried again" in nginx.log()
+            assert int(float(nginx.lua(LUA + "return lapse.now()"))) > 0
+            yield nginx, lock
+
+
+def test_workers_serve_while_the_store_cannot_be_opened(tmp_path: Path) -> None:
+    """Calls say why not; what falls due meanwhile is run by the handlers later."""
+    with started_in_vain(tmp_path, "&busy=1500ms") as (nginx, lock):
+        for worker in (0, 1):
+            told = nginx.lua(CODE % 'put { id = "new", queue = "tells" }', worker)
+            assert told.startswith("nil Timeout ") and "orders.db" in told, told
+        assert nginx.fired() == []
+        lock.close()
+        eventually(lambda: nginx.lua(PUT % ("new", "tells", 0), 0) != "nil", "it opens")
+        eventually(lambda: sorted(nginx.fired()) == ["new", "old"], "both run")
+
+
+def test_calls_wait_for_a_store_that_opens_late(tmp_path: Path) -> None:
+    with started_in_vain(tmp_path, PATIENT) as (nginx, lock):
+        answers = [in_background(nginx.lua, PUT % (f"o{n}", "tells", 0), n % 2) for n in range(6)]
+        for worker in (0, 1):
+            assert nginx.lua('return "served"', worker) == "served"
+        assert not any(answer.done() for answer in answers)
+        lock.close()
+        assert all(int(answer.result(60)) > 0 for answer in answers)
+        eventually(lambda: len(nginx.fired()) == 7, "all run")
+        assert Counter(nginx.fired()) == Counter(["old", *(f"o{n}" for n in range(6))])
 
 
 def test_a_store_that_is_gone_is_an_answer_and_no_hang(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ local semaphore = require "ngx.semaphore"
 
 local ngx = ngx
 local get_phase = ngx.get_phase
-local error, pcall, type = error, pcall, type
-local collect_one = core.loop.collect
+local error, ipairs, pcall, select, type = error, ipairs, pcall, select, type
+local collect_one, is_open = core.loop.collect, core.loop.is_open
 local methods = core.methods
 
 local ask = {}
@@ -28,6 +28,7 @@ local IN_INIT_WORKER = "%s waits for the store, and nginx does not let the phase
     .. "call it in a timer, ngx.timer.at(0, function() ... end)"
 local UNSURE = "the store has not answered for %g s: whether it was done is not known; look, or "
     .. "ask again"
+local NOT_YET = "the store has not opened for %g s: it is tried again"
 local SPARES = 64 -- semaphores that are kept
 
 -- nil if the call `name` may wait here; else why not.
@@ -103,6 +104,76 @@ function ask.collect(w)
     end
 end
 
+-- -- Open ---------------------------------------------------------------------------------------
+-- A store opens on a thread, and is tried again until it does. Until then handlers and the like
+-- are given to a scheduler in memory that stands in for it, and once more to the real one.
+
+local unpack = unpack
+
+local function finish_opening(w)
+    w.opened = true
+    w.stand_in:close()
+    w.stand_in = nil
+    for _, change in ipairs(w.left and {} or w.changes) do
+        methods[change[1]](w.scheduler, unpack(change, 2, change.n))
+    end
+    w.changes = nil
+end
+
+-- Whether the store is open; else nil, message, code if it is known why not.
+local function try_open(w)
+    if w.opened then
+        return true
+    end
+    local open, message, code = is_open(w.scheduler)
+    if open then
+        finish_opening(w)
+        return true
+    end
+    return false, message, code
+end
+
+-- The same, for the driver: those who wait for it hear of it.
+function ask.try_open(w)
+    local open, message = try_open(w)
+    if open or message then
+        local waiters = w.openers
+        w.openers = {}
+        for _, waiter in ipairs(waiters) do
+            waiter:post(1)
+        end
+    end
+    return open
+end
+
+-- The same, for a call: it waits for the first attempt to end.
+local function await_open(w)
+    local open, message, code = try_open(w)
+    if open or message then
+        return open, message, code
+    end
+    local waiter = semaphore.new()
+    w.openers[#w.openers + 1] = waiter
+    waiter:wait(w.patience)
+    open, message, code = try_open(w)
+    if open or message then
+        return open, message, code
+    end
+    return false, NOT_YET:format(w.patience), "Timeout"
+end
+
+-- Make a change that needs no answer of the store: the method `name`. Raises as that does.
+function ask.change(w, name, ...)
+    if try_open(w) then
+        return methods[name](w.scheduler, ...)
+    end
+    local fine, message, code = methods[name](w.stand_in, ...)
+    if message == nil then
+        w.changes[#w.changes + 1] = { name, n = select("#", ...) + 1, ... }
+    end
+    return fine, message, code
+end
+
 -- -- Calls --------------------------------------------------------------------------------------
 
 -- An error of an argument, at the place of whoever called the function that this is called in.
@@ -113,11 +184,20 @@ local function raise(name, message)
     error(message, 3)
 end
 
--- Call the method `name` and wait for its answer. Called as a tail call.
-function ask.call(w, name, ...)
+-- Whether the store can be asked from here, and is open; else nil, message, code.
+local function can_ask(w, name)
     local why = ask.why_not("resty.lapse: " .. name .. "()")
     if why then
         return nil, why, "CannotWait"
+    end
+    return await_open(w)
+end
+
+-- Call the method `name` and wait for its answer. Called as a tail call.
+function ask.call(w, name, ...)
+    local ready, why, reason = can_ask(w, name)
+    if not ready then
+        return nil, why, reason
     end
     local fine, ticket, message, code = pcall(methods[name], w.scheduler, ...)
     if not fine then
@@ -140,9 +220,9 @@ end
 -- The same as call for many orders, which share the store's turns: an array of generations or
 -- codes, and how many were accepted.
 function ask.schedule_many(w, orders)
-    local why = ask.why_not "resty.lapse: schedule_many()"
-    if why then
-        return nil, why, "CannotWait"
+    local ready, why, reason = can_ask(w, "schedule_many")
+    if not ready then
+        return nil, why, reason
     end
     local fine, results, message, code = pcall(methods.schedule_many, w.scheduler, orders)
     if not fine then

@@ -307,6 +307,9 @@ end
 
 -- On a durable store: wait for the store, or for what was launched.
 local function turn_durable(w, waited)
+    if not ask.try_open(w) then
+        return LONGEST
+    end
     local answers = ask.collect(w)
     if w.left then
         w.due = false
@@ -449,7 +452,7 @@ local function watch(_, w)
         timer_at(0, drive, w)
     end
     reap(w)
-    if w.place then
+    if w.place and ask.try_open(w) then
         ask.collect(w) -- Should the driver have no connection.
     end
 end
@@ -460,6 +463,9 @@ end
 -- they are: others have what was claimed and not started.
 local function leave_durable(w)
     w.left = true
+    if not w.opened then
+        return
+    end
     for queue, handler in pairs(w.handlers) do
         if handler then
             w.scheduler:pause(queue)
@@ -485,13 +491,18 @@ end
 
 worker.wake = wake
 
--- Returns a worker; or nil and what nginx said. `place` is where the relay of a durable store is
--- reached, `patience` how long a call waits for it.
-function worker.start(scheduler, options, list, place, patience)
+-- Returns a worker; or nil and what nginx said. Of a durable store: `durable.place` is where its
+-- relay is reached, `durable.patience` how long a call waits for it, and `durable.stand_in` a
+-- scheduler that stands in for it until it is open.
+function worker.start(scheduler, options, list, durable)
     local w = {
         scheduler = scheduler,
-        place = place,
-        patience = patience,
+        place = durable and durable.place,
+        patience = durable and durable.patience,
+        stand_in = durable and durable.stand_in,
+        opened = not durable,
+        changes = {},  -- to be made when it is open
+        openers = {},  -- semaphores of those who wait for that
         waiters = {},  -- by ticket
         asked = 0,     -- of them
         spares = {},   -- semaphores
