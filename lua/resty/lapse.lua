@@ -16,12 +16,15 @@
 -- where they are described. What is different here:
 --
 -- Workers     Every worker has a scheduler of its own, which keeps its orders in memory: what
---             was scheduled in one is not known to the others.
+--             was scheduled in one is not known to the others. Those of a durable store are
+--             everybody's.
 -- Callbacks   run in timers, at most `max_inflight` at once, and may wait: for cosockets,
 --             ngx.sleep, semaphores. No request waits for them, and no other callback, but those of
 --             `inline` handlers. ngx.exit() in a callback is a failure of its order.
 -- Phases      Every function may be called in every phase after start, and in callbacks; none of
---             them yields.
+--             them yields. On a durable store those that ask it let their light thread wait for
+--             the answer; where nginx does not allow that they answer nil, a message and the code
+--             "CannotWait", and nothing was done (each and order:holds raise).
 -- Queues      An order brings its own callback, or names the queue of a handler, not both. Only
 --             the latter can be handed over when nginx reloads its configuration.
 -- Errors      go to nginx's error log, unless there is an on_error, which may wait as well.
@@ -45,16 +48,17 @@ local methods = core.methods
 local wake = worker.wake
 
 ---@class resty.lapse.Options
----@field url string? "memory:" by default; "memory:?engine=heap", "memory:?tick=10ms", ...
+---@field url string? "memory:" by default; "memory:?tick=10ms", "sqlite:////path/orders.db", ...
 ---@field max_pending integer? pending and running orders at most; 0, the default: no limit
 ---@field overflow ("refuse"|"dead_letter_oldest")? what happens beyond it
 ---@field keep number? seconds that cancel and get remember a finished order; 0 by default
 ---@field max_dead integer? dead letters kept, the oldest are dropped; 10 000 by default
+---@field lease number? of a durable store: seconds after which a dead worker's orders come back; 30
 ---@field stuck_after number? seconds; a callback that runs longer is named in the log; 60
 ---@field on_error lapse.OnError? a callback failed; may wait
 ---@field on_dead lapse.OnDead? an order became a dead letter; must not wait
 ---@field log lapse.Log? must not wait
----@field dict string? a lua_shared_dict, through which pending orders reach the next workers
+---@field dict string? of memory: a lua_shared_dict, by which pending orders reach the next workers
 ---@field max_inflight integer? callbacks that run at once, 1 to 100 000; 64 by default
 ---@field inline boolean? callbacks run one after the other: for tiny ones that never wait
 ---@field only_worker integer? only this one, from 0 on, has a scheduler
@@ -547,8 +551,9 @@ function core.order.holds(order)
     return ask.answer(this, "order:holds()", ticket)
 end
 
----Nothing starts in this worker any more, and what is pending is handed over. nginx's signals
----do so by themselves, but for TERM to a single worker: call it in exit_worker_by_lua* for that.
+---Nothing starts in this worker any more, and what is pending in memory is handed over. nginx's
+---signals do so by themselves, but for TERM to a single worker: call it in exit_worker_by_lua* for
+---that.
 ---@return true? left or nil, message, code
 ---@return string? message
 ---@return string? code
