@@ -4,9 +4,8 @@
  * the thread, and its results become Lua values when they are collected. The thread is made
  * with the first look, makes one after the other, and never enters Lua. */
 #include "look.h"
+#include "thread.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -108,12 +107,7 @@ static aside *open_aside(scheduler *s)
     a->made_end = &a->made;
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->work, NULL);
-    sigset_t all, mask;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &mask);
-    int number = pthread_create(&a->thread, NULL, serve, a);
-    pthread_sigmask(SIG_SETMASK, &mask, NULL);
-    if (number == 0)
+    if (thread_start(&a->thread, serve, a) == 0)
         return a;
     pthread_cond_destroy(&a->work);
     pthread_mutex_destroy(&a->lock);

@@ -193,7 +193,7 @@ void glue_close_aside(scheduler *s);
 
 typedef struct opener opener;
 
-/* Open the store on a thread: LAPSE_OK, or no memory for that. */
+/* Open the store on a thread: 0, or an errno. */
 int glue_start_opener(scheduler *s, const char *url, const lapse_options *options);
 void glue_close_opener(scheduler *s);
 
@@ -266,6 +266,7 @@ int glue_condition(lua_State *L, int code, const char *message);
 int glue_closed(lua_State *L);
 int glue_unknown(lua_State *L);
 int glue_no_memory(lua_State *L);
+int glue_refused(lua_State *L, const char *what, int number); /* by the system: its errno */
 
 /* true; or false and why not: the results of cancel and reschedule. */
 int glue_push_fate(lua_State *L, int fate);

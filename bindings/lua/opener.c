@@ -4,12 +4,12 @@
  * closed. The library's scheduler is handed over to the Lua state's thread, which then uses it
  * as if it had opened it. */
 #include "glue.h"
+#include "thread.h"
 
-#include <pthread.h>
-#include <signal.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <unistd.h>
 
 static const lapse_ns PAUSE = LAPSE_SECONDS(1); /* between two attempts */
 
@@ -18,30 +18,17 @@ struct opener {
     lapse_options options;
     char *url;
     pthread_t thread;
+    int bell; /* the thread is to end */
+    int news; /* an attempt has ended */
+
     pthread_mutex_t lock; /* guards all below */
-    pthread_cond_t changed;
-    bool quit, ended; /* the thread is to end; it has */
-    int code;         /* of the last attempt; 0: none has failed */
-    char *words;      /* what it said */
-    lapse *made;      /* it is open */
+    bool quit, ended;     /* the thread is to end; it has */
+    int code;             /* of the last attempt; 0: none has failed */
+    char *words;          /* what it said */
+    lapse *made;          /* it is open */
 };
 
 /* -- The thread -- */
-
-/* Under the lock. */
-static void wait_until(opener *o, lapse_ns at)
-{
-    struct timespec t = {.tv_sec = at / 1000000000, .tv_nsec = at % 1000000000};
-    pthread_cond_timedwait(&o->changed, &o->lock, &t);
-}
-
-/* The condition's clock: CLOCK_MONOTONIC. */
-static lapse_ns soon(lapse_ns pause)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return LAPSE_SECONDS(now.tv_sec) + now.tv_nsec + pause;
-}
 
 /* Whether the same may work later. */
 static bool passes(int code)
@@ -62,7 +49,7 @@ static void attempt(opener *o)
     o->code = code;
     o->made = made;
     o->ended = o->made || !passes(code);
-    pthread_cond_broadcast(&o->changed);
+    bell_ring(o->news);
     glue_ring(o->s);
 }
 
@@ -72,8 +59,11 @@ static void *serve(void *arg)
     pthread_mutex_lock(&o->lock);
     while (!o->quit && !o->ended) {
         attempt(o);
-        for (lapse_ns at = soon(PAUSE); !o->quit && !o->ended && soon(0) < at;)
-            wait_until(o, at);
+        if (o->ended)
+            break;
+        pthread_mutex_unlock(&o->lock);
+        bell_wait(o->bell, PAUSE);
+        pthread_mutex_lock(&o->lock);
     }
     pthread_mutex_unlock(&o->lock);
     return NULL;
@@ -83,7 +73,10 @@ static void *serve(void *arg)
 
 static void free_opener(opener *o)
 {
-    pthread_cond_destroy(&o->changed);
+    if (o->bell >= 0)
+        close(o->bell);
+    if (o->news >= 0)
+        close(o->news);
     pthread_mutex_destroy(&o->lock);
     free(o->words);
     free(o->url);
@@ -98,11 +91,8 @@ static opener *new_opener(scheduler *s, const char *url, const lapse_options *op
     o->s = s;
     o->options = *options;
     o->url = strdup(url);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&o->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    o->bell = bell_open();
+    o->news = bell_open();
     pthread_mutex_init(&o->lock, NULL);
     return o;
 }
@@ -111,26 +101,22 @@ int glue_start_opener(scheduler *s, const char *url, const lapse_options *option
 {
     opener *o = new_opener(s, url, options);
     if (!o)
-        return LAPSE_ENOMEM;
-    sigset_t all, mask;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &mask);
-    int number = o->url ? pthread_create(&o->thread, NULL, serve, o) : -1;
-    pthread_sigmask(SIG_SETMASK, &mask, NULL);
-    if (number) {
+        return ENOMEM;
+    bool fine = o->url && o->bell >= 0 && o->news >= 0;
+    int number = fine ? thread_start(&o->thread, serve, o) : errno;
+    if (number)
         free_opener(o);
-        return LAPSE_ENOMEM;
-    }
-    s->opener = o;
-    return LAPSE_OK;
+    else
+        s->opener = o;
+    return number;
 }
 
 static void join(opener *o)
 {
     pthread_mutex_lock(&o->lock);
     o->quit = true;
-    pthread_cond_broadcast(&o->changed);
     pthread_mutex_unlock(&o->lock);
+    bell_ring(o->bell);
     pthread_join(o->thread, NULL);
 }
 
@@ -173,9 +159,9 @@ static int is_open(lua_State *L)
         lua_pushboolean(L, s->lapse != NULL);
         return 1;
     }
+    if (patience > 0)
+        bell_wait(o->news, patience);
     pthread_mutex_lock(&o->lock);
-    for (lapse_ns at = soon(patience); !o->ended && !o->code && soon(0) < at;)
-        wait_until(o, at);
     bool made = o->made, hopeless = o->ended && !made;
     int code = o->code;
     char words[600] = "";

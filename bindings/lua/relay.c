@@ -15,16 +15,14 @@
  * enters Lua, and calls nothing of the library. */
 #define _GNU_SOURCE /* O_PATH, accept4, ppoll, struct ucred */
 #include "glue.h"
+#include "thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -33,7 +31,7 @@
 enum { RUNG = 'r', READABLE = 'f', TIMED_OUT = 't' };
 
 struct relay {
-    int bell;       /* an eventfd: something under the lock has changed */
+    int bell;       /* something under the lock has changed */
     int listener;   /* the socket */
     int place;      /* the same in the file system, without a name */
     int connection; /* the thread's; -1: none */
@@ -88,13 +86,6 @@ static bool tell(relay *r, char what)
     return false;
 }
 
-static void quiet(const relay *r)
-{
-    uint64_t rings;
-    while (read(r->bell, &rings, sizeof rings) < 0 && errno == EINTR)
-        continue;
-}
-
 enum { BELL, LISTENER, CONNECTION, WATCHED, FDS };
 
 /* Wait for something to do. Without the lock. */
@@ -146,7 +137,7 @@ static void *serve(void *arg)
         pthread_mutex_unlock(&r->lock);
         sleep_on(fds, left < 0 ? 0 : left);
         if (fds[BELL].revents)
-            quiet(r);
+            bell_quiet(r->bell);
         if (fds[CONNECTION].revents)
             hang_up(r);
         if (fds[LISTENER].revents)
@@ -161,12 +152,6 @@ static void *serve(void *arg)
 
 /* -- Make -- */
 
-static int failed(const char *what, char *words, size_t size)
-{
-    snprintf(words, size, "%s: %s", what, strerror(errno));
-    return LAPSE_ESYSTEM;
-}
-
 /* A folder of this process alone, with a name that lasts for a moment. */
 static int make_folder(char *folder, size_t size)
 {
@@ -180,51 +165,50 @@ static int make_folder(char *folder, size_t size)
     return -1;
 }
 
-/* Listen on a socket that has no name; `place` leads to it. */
-static int listen_in(relay *r, const char *folder, char *words, size_t size)
+/* Listen on a socket that has no name; `place` leads to it. False, and errno. */
+static bool listen_in(relay *r, const char *folder)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     snprintf(name.sun_path, sizeof name.sun_path, "%s/socket", folder);
     r->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (r->listener < 0 || bind(r->listener, (const struct sockaddr *)&name, sizeof name) < 0)
-        return failed("a unix socket", words, size);
+        return false;
     r->place = open(name.sun_path, O_PATH | O_CLOEXEC);
-    int code = r->place < 0 || listen(r->listener, 8) < 0 ? failed("a unix socket", words, size)
-                                                          : LAPSE_OK;
+    bool fine = r->place >= 0 && listen(r->listener, 8) == 0;
+    int number = errno;
     unlink(name.sun_path);
-    return code;
+    errno = number;
+    return fine;
 }
 
-static int open_socket(relay *r, char *words, size_t size)
+static bool open_socket(relay *r)
 {
     char folder[sizeof((struct sockaddr_un *)0)->sun_path - sizeof "/socket"];
     if (make_folder(folder, sizeof folder) < 0)
-        return failed("no folder for a private socket, in TMPDIR or " P_tmpdir, words, size);
-    int code = listen_in(r, folder, words, size);
+        return false;
+    bool fine = listen_in(r, folder);
+    int number = errno;
     rmdir(folder);
-    return code;
+    errno = number;
+    return fine;
 }
 
-static int start_thread(relay *r)
+static bool start_thread(relay *r)
 {
-    sigset_t all, mask;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &mask);
-    errno = pthread_create(&r->thread, NULL, serve, r);
-    pthread_sigmask(SIG_SETMASK, &mask, NULL);
+    errno = thread_start(&r->thread, serve, r);
     r->runs = errno == 0;
-    return r->runs ? 0 : -1;
+    return r->runs;
 }
 
-static int set_up(relay *r, char *words, size_t size)
+/* NULL; or what failed, and errno. */
+static const char *set_up(relay *r)
 {
-    r->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    r->bell = bell_open();
     if (r->bell < 0)
-        return failed("eventfd", words, size);
-    int code = open_socket(r, words, size);
-    if (code == LAPSE_OK && start_thread(r) < 0)
-        code = failed("a thread", words, size);
-    return code;
+        return "eventfd";
+    if (!open_socket(r))
+        return "a private socket in TMPDIR or " P_tmpdir;
+    return start_thread(r) ? NULL : "a thread";
 }
 
 static void close_all(const relay *r)
@@ -233,13 +217,6 @@ static void close_all(const relay *r)
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
         if (fds[i] >= 0)
             close(fds[i]);
-}
-
-static void ring(relay *r)
-{
-    uint64_t one = 1;
-    while (write(r->bell, &one, sizeof one) < 0 && errno == EINTR)
-        continue;
 }
 
 void glue_close_relay(scheduler *s)
@@ -252,7 +229,7 @@ void glue_close_relay(scheduler *s)
         pthread_mutex_lock(&r->lock);
         r->quit = true;
         pthread_mutex_unlock(&r->lock);
-        ring(r);
+        bell_ring(r->bell);
         pthread_join(r->thread, NULL);
     }
     close_all(r);
@@ -268,7 +245,7 @@ void glue_ring(scheduler *s)
     pthread_mutex_lock(&r->lock);
     r->rung = true;
     pthread_mutex_unlock(&r->lock);
-    ring(r);
+    bell_ring(r->bell);
 }
 
 void glue_relay_watches(scheduler *s)
@@ -280,22 +257,22 @@ void glue_relay_watches(scheduler *s)
     pthread_mutex_lock(&r->lock);
     r->watched = watched;
     pthread_mutex_unlock(&r->lock);
-    ring(r);
+    bell_ring(r->bell);
 }
 
 int glue_push_relay(lua_State *L, scheduler *s)
 {
-    char words[200] = "";
     relay *r = calloc(1, sizeof *r);
     if (!r)
         return glue_no_memory(L);
     r->bell = r->listener = r->place = r->connection = r->watched = -1;
     pthread_mutex_init(&r->lock, NULL);
     s->relay = r;
-    int code = set_up(r, words, sizeof words);
-    if (code < 0) {
+    const char *failed = set_up(r);
+    if (failed) {
+        int number = errno;
         glue_close_relay(s);
-        return glue_condition(L, code, words);
+        return glue_refused(L, failed, number);
     }
     lua_pushfstring(L, "unix:/proc/self/fd/%d", r->place);
     return 1;
@@ -317,7 +294,7 @@ static int watch(lua_State *L)
     r->with_fd = lua_toboolean(L, 3);
     r->until = glue_real_now() + pause;
     pthread_mutex_unlock(&r->lock);
-    ring(r);
+    bell_ring(r->bell);
     return 0;
 }
 

@@ -201,8 +201,9 @@ static int new_apart(lua_State *L)
     int results = glue_push_relay(L, s);
     if (results != 1)
         return results;
-    if (glue_start_opener(s, url, &options) < 0)
-        return glue_no_memory(L);
+    int number = glue_start_opener(s, url, &options);
+    if (number)
+        return glue_refused(L, "a thread for the store", number);
     lua_replace(L, 1);
     lua_settop(L, 2);
     lua_insert(L, 1);
