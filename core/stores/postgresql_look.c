@@ -13,8 +13,7 @@ static bool copy_strings(const PGresult *r, int row, lapse_info *out)
     if (!PQgetisnull(r, row, COL_PAYLOAD) &&
         !(out->payload = lp_value_copy(r, row, COL_PAYLOAD, &out->payload_len)))
         return false;
-    if (!PQgetisnull(r, row, COL_ERROR) &&
-        !(out->error = lp_value_copy(r, row, COL_ERROR, NULL)))
+    if (!PQgetisnull(r, row, COL_ERROR) && !(out->error = lp_value_copy(r, row, COL_ERROR, NULL)))
         return false;
     return out->id && out->queue;
 }
@@ -77,8 +76,8 @@ static void read_get(work *w, const PGresult *r, size_t at)
     lp_job *j = w->t->jobs[at];
     lapse_state state = PQntuples(r) ? state_of(w, r, 0, j->unstarted) : 0;
     if (state == 0) {
-        lp_postgresql_refuse(j, lp_fail(LAPSE_EUNKNOWN, "no order %s is known",
-                                        lp_text_quote(j->id, j->id_len)));
+        lp_postgresql_refuse(
+            j, lp_fail(LAPSE_EUNKNOWN, "no order %s is known", lp_text_quote(j->id, j->id_len)));
         return;
     }
     int code = lp_postgresql_look(w, r, 0, state, j->infos);
@@ -209,8 +208,8 @@ static void read_count(work *w, const PGresult *r, size_t at)
         .kept = (uint64_t)lp_value_number(r, 0, 2),
         .dead = (uint64_t)lp_value_number(r, 0, 3),
         .dead_dropped = j->queue ? 0 : w->d->dead_dropped + w->dead_dropped,
-        .oldest_due = PQgetisnull(r, 0, 4) ? LAPSE_FOREVER
-                                           : lp_postgresql_time(w, lp_value_number(r, 0, 4)),
+        .oldest_due =
+            PQgetisnull(r, 0, 4) ? LAPSE_FOREVER : lp_postgresql_time(w, lp_value_number(r, 0, 4)),
         .bytes = j->queue ? 0 : (uint64_t)lp_value_number(r, 0, 5),
     };
     j->answer = LAPSE_OK;

@@ -54,7 +54,9 @@ describe("a store in PostgreSQL", function()
             bytes[#bytes + 1] = string.char(i)
         end
         local payload = table.concat(bytes)
-        for _, id in ipairs { "130775545883395173", "130775545883395174", "a b", "'\\", "\1\255" } do
+        for _, id in ipairs {
+            "130775545883395173", "130775545883395174", "a b", "'\\", "\1\255",
+        } do
             assert(s:put { id = id, queue = "q", delay = 60, payload = payload })
             assert.are.equal(payload, s:get(id).payload)
             assert.are.equal(id, s:get(id).id)
