@@ -119,10 +119,15 @@ static int part_of(uint64_t cursor)
     return part ? part : IN_ORDERS;
 }
 
+static uint64_t first_of(int part)
+{
+    return (uint64_t)(part & 3) << PART_BIT;
+}
+
 static void finish_part(lp_job *j, int part)
 {
     part = next_part(part + 1, j->states);
-    *j->cursor = part ? (uint64_t)part << PART_BIT : UINT64_MAX;
+    *j->cursor = part ? first_of(part) : UINT64_MAX;
 }
 
 /* What the part is walked along. */
@@ -167,7 +172,7 @@ static void read_list(work *w, const PGresult *r, size_t at)
     if (rows < j->max)
         finish_part(j, part);
     else
-        *j->cursor = (uint64_t)part << PART_BIT | position_of(j, r, rows - 1, part);
+        *j->cursor = first_of(part) | position_of(j, r, rows - 1, part);
 }
 
 static bool ask_list(work *w, size_t at)

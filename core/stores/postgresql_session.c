@@ -391,7 +391,7 @@ static int find_schema(PGconn *conn, char **schema)
     else if (!(*schema = strdup(PQgetvalue(r, 0, 0))))
         code = lp_fail_memory();
     PQclear(r);
-    if (code == LAPSE_OK && strpbrk(*schema, "\"'@~\\")) {
+    if (code == LAPSE_OK && *schema && strpbrk(*schema, "\"'@~\\")) {
         free(*schema);
         *schema = NULL;
         code = lp_fail(LAPSE_EURL, "the role's first schema has a name with quotes: add "

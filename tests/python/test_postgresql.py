@@ -126,7 +126,7 @@ def test_asyncio(url):
 
             @s.handler("close")
             async def close(order):
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # sleeps: it may give way
                 closed.append(order.id)
                 if len(closed) == 20:
                     done.set()
