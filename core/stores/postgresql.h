@@ -164,8 +164,8 @@ void lp_arg_text(args *a, const char *text);
 void lp_arg_number(args *a, int64_t n);
 void lp_arg_small(args *a, int32_t n);
 void lp_arg_bool(args *a, bool b);
-void lp_arg_time(args *a, int64_t at);            /* as stored; INT64_MIN: -infinity */
-void lp_arg_wait(args *a, lapse_ns wait);         /* as interval, rounded up */
+void lp_arg_time(args *a, int64_t at);    /* as stored; INT64_MIN: -infinity */
+void lp_arg_wait(args *a, lapse_ns wait); /* as interval, rounded up */
 bool lp_arg_numbers(args *a, const int64_t *numbers, size_t count); /* false: no memory */
 bool lp_arg_names(args *a, const char *const *names, const size_t *lens, size_t count);
 
@@ -202,7 +202,7 @@ typedef struct expected {
 } expected;
 
 typedef struct session {
-    PGconn *conn; /* NULL: not connected */
+    PGconn *conn;              /* NULL: not connected */
     char *statement[ST_COUNT]; /* with the names written out */
     lapse_ns limit;            /* no answer takes longer */
     expected *expected;
@@ -273,15 +273,15 @@ typedef struct postgresql_store {
     char channel[80];
     PGconn *listener; /* NULL: none yet, or lost */
     bool wants_hints;
-    bool outdated; /* somebody has migrated the tables to a version that is not ours */
-    lapse_ns listen_at;  /* when it may be tried again; monotonic */
-    lapse_ns hinted_at;  /* as postgresql_turn.c counts how often we tell others; monotonic */
-    lapse_ns heard_at;   /* when we were told last; monotonic */
-    lapse_ns forgot_at;  /* when ended orders were forgotten last; monotonic */
-    lapse_ns keep;       /* as the tables say */
-    int64_t clock;       /* the server's, at the last turn; */
-    lapse_ns clock_now;  /* and the scheduler's then */
-    int64_t orders;      /* pending and held, when it was counted; -1: unknown */
+    bool outdated;      /* somebody has migrated the tables to a version that is not ours */
+    lapse_ns listen_at; /* when it may be tried again; monotonic */
+    lapse_ns hinted_at; /* as postgresql_turn.c counts how often we tell others; monotonic */
+    lapse_ns heard_at;  /* when we were told last; monotonic */
+    lapse_ns forgot_at; /* when ended orders were forgotten last; monotonic */
+    lapse_ns keep;      /* as the tables say */
+    int64_t clock;      /* the server's, at the last turn; */
+    lapse_ns clock_now; /* and the scheduler's then */
+    int64_t orders;     /* pending and held, when it was counted; -1: unknown */
     lapse_ns counted_at, count_took; /* monotonic */
     char warnings[WARNINGS][320];
     int warning_count;
@@ -297,10 +297,10 @@ typedef struct work {
     postgresql_store *d;
     session *s;
     lp_turn *t;
-    bool limited; /* room is counted in this transaction */
-    bool wide;    /* claims look from the very first on */
-    int64_t clock; /* of the server, from START on */
-    lp_loan **end;  /* of t->loans */
+    bool limited;    /* room is counted in this transaction */
+    bool wide;       /* claims look from the very first on */
+    int64_t clock;   /* of the server, from START on */
+    lp_loan **end;   /* of t->loans */
     unsigned pushed; /* claimed for pushed wants */
     hint hints[HINTS];
     int hint_count;

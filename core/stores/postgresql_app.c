@@ -22,7 +22,8 @@ static int check_connection(PGconn *conn)
     if (PQstatus(conn) != CONNECTION_OK)
         return lp_fail(LAPSE_EOFFLINE, "the connection to the PostgreSQL server is not open");
     if (PQtransactionStatus(conn) == PQTRANS_ACTIVE || PQpipelineStatus(conn) != PQ_PIPELINE_OFF)
-        return lp_fail(LAPSE_EINVAL, "the connection has a query under way: read its results first");
+        return lp_fail(LAPSE_EINVAL,
+                       "the connection has a query under way: read its results first");
     if (PQtransactionStatus(conn) == PQTRANS_INERROR)
         return lp_fail(LAPSE_EINVAL, "the connection's transaction has failed: roll it back first");
     return LAPSE_OK;

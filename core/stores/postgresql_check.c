@@ -41,9 +41,10 @@ static void judge(postgresql_store *d, const PGresult *r)
 {
     long dead = atol(text_of(r, DEAD_ROWS)), live = atol(text_of(r, LIVE_ROWS));
     if (strcmp(text_of(r, SYNC), "off") == 0)
-        warn(d, "synchronous_commit is off: what was answered in the last moments before a crash of "
-                "the server is lost; turn it on for this role, or add "
-                "options=-c%%20synchronous_commit%%3Don to the URL");
+        warn(d,
+             "synchronous_commit is off: what was answered in the last moments before a crash of "
+             "the server is lost; turn it on for this role, or add "
+             "options=-c%%20synchronous_commit%%3Don to the URL");
     if (strcmp(text_of(r, FSYNC), "off") == 0)
         warn(d, "fsync is off: a power failure of the server may lose or damage everything");
     if (atol(text_of(r, AGE)) >= OLD_SECONDS)
@@ -52,12 +53,14 @@ static void judge(postgresql_store *d, const PGresult *r)
              "not cleaned up, and tables grow; end it",
              text_of(r, AGE), text_of(r, PID), text_of(r, APPLICATION));
     if (atol(text_of(r, PREPARED)) > 0)
-        warn(d, "%s prepared transactions were left open: what ended since is not cleaned up; "
-                "commit or roll them back",
+        warn(d,
+             "%s prepared transactions were left open: what ended since is not cleaned up; "
+             "commit or roll them back",
              text_of(r, PREPARED));
     if (dead >= MANY_DEAD && dead > live)
-        warn(d, "lapse_order has %ld dead rows beside %ld: VACUUM does not keep up; see what holds "
-                "it up, or run VACUUM lapse_order",
+        warn(d,
+             "lapse_order has %ld dead rows beside %ld: VACUUM does not keep up; see what holds "
+             "it up, or run VACUUM lapse_order",
              dead, live);
 }
 

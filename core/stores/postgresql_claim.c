@@ -157,7 +157,8 @@ void lp_postgresql_tell(work *w, const PGresult *r, size_t at)
 {
     (void)at;
     for (int row = 0; row < PQntuples(r); row++) {
-        lp_loan *l = lp_loan_make(PQgetvalue(r, row, 0), (size_t)PQgetlength(r, row, 0), "", NULL, 0);
+        lp_loan *l =
+            lp_loan_make(PQgetvalue(r, row, 0), (size_t)PQgetlength(r, row, 0), "", NULL, 0);
         size_t len;
         char *queue = lp_value_copy(r, row, 1, &len);
         if (l && queue && len) {
@@ -178,9 +179,9 @@ static lp_loan *make_loan(const work *w, const PGresult *r, int row)
     char *queue = lp_value_copy(r, row, C_QUEUE, NULL);
     if (!queue)
         return NULL;
-    lp_loan *l = lp_loan_make(PQgetvalue(r, row, C_ID), (size_t)PQgetlength(r, row, C_ID), queue,
-                              PQgetvalue(r, row, C_PAYLOAD),
-                              (size_t)PQgetlength(r, row, C_PAYLOAD));
+    lp_loan *l =
+        lp_loan_make(PQgetvalue(r, row, C_ID), (size_t)PQgetlength(r, row, C_ID), queue,
+                     PQgetvalue(r, row, C_PAYLOAD), (size_t)PQgetlength(r, row, C_PAYLOAD));
     free(queue);
     if (!l)
         return NULL;

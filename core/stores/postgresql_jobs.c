@@ -66,7 +66,8 @@ static bool makes_room(const work *w)
 /* Others are told of what is due before they would look by themselves. */
 static void note_hint(work *w, const char *queue, lapse_ns wait)
 {
-    lapse_ns horizon = w->d->options.poll > LAPSE_SECONDS(1) ? w->d->options.poll : LAPSE_SECONDS(1);
+    lapse_ns horizon =
+        w->d->options.poll > LAPSE_SECONDS(1) ? w->d->options.poll : LAPSE_SECONDS(1);
     if (wait >= horizon)
         return;
     for (int i = 0; i < w->hint_count; i++) {

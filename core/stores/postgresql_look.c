@@ -13,8 +13,7 @@ static bool copy_strings(const PGresult *r, int row, lapse_info *out)
     if (!PQgetisnull(r, row, COL_PAYLOAD) &&
         !(out->payload = lp_value_copy(r, row, COL_PAYLOAD, &out->payload_len)))
         return false;
-    if (!PQgetisnull(r, row, COL_ERROR) &&
-        !(out->error = lp_value_copy(r, row, COL_ERROR, NULL)))
+    if (!PQgetisnull(r, row, COL_ERROR) && !(out->error = lp_value_copy(r, row, COL_ERROR, NULL)))
         return false;
     return out->id && out->queue;
 }
@@ -77,8 +76,8 @@ static void read_get(work *w, const PGresult *r, size_t at)
     lp_job *j = w->t->jobs[at];
     lapse_state state = PQntuples(r) ? state_of(w, r, 0, j->unstarted) : 0;
     if (state == 0) {
-        lp_postgresql_refuse(j, lp_fail(LAPSE_EUNKNOWN, "no order %s is known",
-                                        lp_text_quote(j->id, j->id_len)));
+        lp_postgresql_refuse(
+            j, lp_fail(LAPSE_EUNKNOWN, "no order %s is known", lp_text_quote(j->id, j->id_len)));
         return;
     }
     int code = lp_postgresql_look(w, r, 0, state, j->infos);
@@ -120,10 +119,15 @@ static int part_of(uint64_t cursor)
     return part ? part : IN_ORDERS;
 }
 
+static uint64_t first_of(int part)
+{
+    return (uint64_t)(part & 3) << PART_BIT;
+}
+
 static void finish_part(lp_job *j, int part)
 {
     part = next_part(part + 1, j->states);
-    *j->cursor = part ? (uint64_t)part << PART_BIT : UINT64_MAX;
+    *j->cursor = part ? first_of(part) : UINT64_MAX;
 }
 
 /* What the part is walked along. */
@@ -168,7 +172,7 @@ static void read_list(work *w, const PGresult *r, size_t at)
     if (rows < j->max)
         finish_part(j, part);
     else
-        *j->cursor = (uint64_t)part << PART_BIT | position_of(j, r, rows - 1, part);
+        *j->cursor = first_of(part) | position_of(j, r, rows - 1, part);
 }
 
 static bool ask_list(work *w, size_t at)
@@ -209,8 +213,8 @@ static void read_count(work *w, const PGresult *r, size_t at)
         .kept = (uint64_t)lp_value_number(r, 0, 2),
         .dead = (uint64_t)lp_value_number(r, 0, 3),
         .dead_dropped = j->queue ? 0 : w->d->dead_dropped + w->dead_dropped,
-        .oldest_due = PQgetisnull(r, 0, 4) ? LAPSE_FOREVER
-                                           : lp_postgresql_time(w, lp_value_number(r, 0, 4)),
+        .oldest_due =
+            PQgetisnull(r, 0, 4) ? LAPSE_FOREVER : lp_postgresql_time(w, lp_value_number(r, 0, 4)),
         .bytes = j->queue ? 0 : (uint64_t)lp_value_number(r, 0, 5),
     };
     j->answer = LAPSE_OK;

@@ -41,10 +41,11 @@ static bool is_offline(const char *state)
 int lp_postgresql_fail(const char *state, const char *words)
 {
     if (is_state(state, "25006"))
-        return lp_fail(LAPSE_EOFFLINE,
-                       "the PostgreSQL server only reads (%s): connect to the primary, for instance "
-                       "with target_session_attrs=read-write",
-                       words);
+        return lp_fail(
+            LAPSE_EOFFLINE,
+            "the PostgreSQL server only reads (%s): connect to the primary, for instance "
+            "with target_session_attrs=read-write",
+            words);
     if (is_offline(state))
         return lp_fail(LAPSE_EOFFLINE, "the PostgreSQL server cannot be reached: %s", words);
     if (is_state(state, "55P03"))
@@ -336,14 +337,9 @@ static void ignore_notice(void *arg, const PGresult *r)
 PGconn *lp_postgresql_open_connection(const char *conninfo)
 {
     /* What the URL says comes last, and so it counts. */
-    static const char *const names[] = {"connect_timeout",
-                                        "keepalives_idle",
-                                        "keepalives_interval",
-                                        "keepalives_count",
-                                        "fallback_application_name",
-                                        "dbname",
-                                        "client_encoding",
-                                        NULL};
+    static const char *const names[] = {
+        "connect_timeout",           "keepalives_idle", "keepalives_interval", "keepalives_count",
+        "fallback_application_name", "dbname",          "client_encoding",     NULL};
     const char *values[] = {"5", "10", "5", "3", "lapse", conninfo, "UTF8", NULL};
     PGconn *conn = PQconnectdbParams(names, values, 1);
     if (conn)
@@ -395,7 +391,7 @@ static int find_schema(PGconn *conn, char **schema)
     else if (!(*schema = strdup(PQgetvalue(r, 0, 0))))
         code = lp_fail_memory();
     PQclear(r);
-    if (code == LAPSE_OK && strpbrk(*schema, "\"'@~\\")) {
+    if (code == LAPSE_OK && *schema && strpbrk(*schema, "\"'@~\\")) {
         free(*schema);
         *schema = NULL;
         code = lp_fail(LAPSE_EURL, "the role's first schema has a name with quotes: add "
@@ -442,10 +438,11 @@ static int check_pool(PGconn *conn, const char *conninfo)
     PQfinish(other);
     if (!shared)
         return LAPSE_OK;
-    return lp_fail(LAPSE_EUNSUPPORTED,
-                   "the server is behind a pool in transaction mode: prepared statements, settings "
-                   "and LISTEN are lost between transactions there; use the pool's session mode, or "
-                   "connect to the server itself");
+    return lp_fail(
+        LAPSE_EUNSUPPORTED,
+        "the server is behind a pool in transaction mode: prepared statements, settings "
+        "and LISTEN are lost between transactions there; use the pool's session mode, or "
+        "connect to the server itself");
 }
 
 int lp_postgresql_connect(session *s, const settings *options, char **schema, bool may_migrate)
@@ -471,7 +468,8 @@ int lp_postgresql_connect(session *s, const settings *options, char **schema, bo
         code = anchor_fence(s->conn, *schema);
     if (code == LAPSE_OK)
         code = write_statements(s, *schema);
-    if (code == LAPSE_OK && (PQsetnonblocking(s->conn, 1) != 0 || PQenterPipelineMode(s->conn) != 1))
+    if (code == LAPSE_OK &&
+        (PQsetnonblocking(s->conn, 1) != 0 || PQenterPipelineMode(s->conn) != 1))
         code = lp_fail(LAPSE_ESYSTEM, "libpq refuses its pipeline mode");
     if (code == LAPSE_OK)
         code = prepare(s);

@@ -374,7 +374,7 @@ static int take_once(postgresql_store *d, lp_turn *t, bool careful)
         s->failed = LAPSE_ENOMEM;
     if (s->failed == 0) {
         d->dead_dropped += w.dead_dropped;
-        d->orders = w.orders;
+        d->orders = w.limited ? w.orders : d->orders; /* What ended meanwhile is counted later. */
         d->clock = w.clock;
         d->clock_now = t->now;
         return LAPSE_OK;

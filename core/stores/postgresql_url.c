@@ -34,8 +34,8 @@ static int read_schema(const lp_url_option *option, settings *out)
     bool plain = option->value_len > 0 && option->value_len <= NAME_MAX_BYTES;
     for (size_t i = 0; plain && i < option->value_len; i++) {
         char c = option->value[i];
-        plain = c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                (c >= '0' && c <= '9');
+        plain =
+            c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
     }
     if (!plain)
         return lp_url_refuse(option, "1 to 63 letters, digits and underscores");
@@ -61,10 +61,11 @@ static int refuse_option(const lp_url_option *option)
     bool word = option->name_len > 0 && option->name_len <= 40 && option->value_len < 200 &&
                 !memchr(option->name, '@', option->name_len) &&
                 !memchr(option->value, '@', option->value_len);
-    return lp_fail(LAPSE_EURL,
-                   "postgresql: has no option %s: use max_pending, overflow, keep, max_dead, lease, "
-                   "stuck_after, poll, schema, migrate, or one of libpq's",
-                   word ? lp_text_quote(option->name, option->name_len) : "like one in this URL");
+    return lp_fail(
+        LAPSE_EURL,
+        "postgresql: has no option %s: use max_pending, overflow, keep, max_dead, lease, "
+        "stuck_after, poll, schema, migrate, or one of libpq's",
+        word ? lp_text_quote(option->name, option->name_len) : "like one in this URL");
 }
 
 /* 1: it is libpq's. */

@@ -195,7 +195,7 @@ bool lp_value_element(const PGresult *r, int row, int column, size_t *at, const 
     size_t size = value ? (size_t)PQgetlength(r, row, column) : 0;
     if (*at == 0)
         *at = 20;
-    if (*at + 4 > size)
+    if (!value || *at + 4 > size)
         return false;
     *len = read_small(value + *at);
     if (*len > size - *at - 4)

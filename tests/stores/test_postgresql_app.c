@@ -51,7 +51,8 @@ START_TEST(p64_the_order_and_its_timeout_are_committed_together)
     lapse_info_free(&info);
 
     sql(app, "BEGIN");
-    ck_assert_int_eq(lapse_postgresql_cancel(app, NULL, "OID1", generation + 1), LAPSE_FATE_UNKNOWN);
+    ck_assert_int_eq(lapse_postgresql_cancel(app, NULL, "OID1", generation + 1),
+                     LAPSE_FATE_UNKNOWN);
     ck_assert_int_eq(lapse_postgresql_cancel(app, NULL, "OID1", generation), LAPSE_FATE_CANCELLED);
     sql(app, "ROLLBACK");
     info = look(r.s, "OID1");

@@ -209,8 +209,8 @@ static void load_golden(const place *at, int version)
     base_of(at, url, sizeof url);
     golden_path(path, sizeof path, version);
     snprintf(command, sizeof command,
-             "sed 's/LAPSE_SCHEMA/%s/g' '%s' | psql -q -o /dev/null -v ON_ERROR_STOP=1 '%s' >&2", schema_of(at),
-             path, url);
+             "sed 's/LAPSE_SCHEMA/%s/g' '%s' | psql -q -o /dev/null -v ON_ERROR_STOP=1 '%s' >&2",
+             schema_of(at), path, url);
     ck_assert_int_eq(system(command), 0);
 }
 
