@@ -3,7 +3,8 @@
 What describes the package stands in pyproject.toml; the version in core/include/lapse.h.
 
 Environment variables, with the names of CMake's options where it has them:
-    LAPSE_SQLITE=AUTO|ON|OFF   this store if pkg-config finds its library; always; never
+    LAPSE_SQLITE=AUTO|ON|OFF   this store if pkg-config finds its library; always; never; the
+    same with LAPSE_POSTGRESQL and LAPSE_REDIS
     LAPSE_USE_SYSTEM=1         link the installed liblapse instead of building the core in
 """
 
@@ -29,6 +30,8 @@ CORE = [f"core/{folder}/*.c" for folder in ("base", "timer", "stores", "engine")
 # Stores on a client library: option, pkg-config's name of the library, sources, Debian package.
 STORES = [
     ("SQLITE", "sqlite3 >= 3.35", "core/stores/sqlite*.c", "libsqlite3-dev"),
+    ("POSTGRESQL", "libpq >= 14", "core/stores/postgresql*.c", "libpq-dev"),
+    ("REDIS", "hiredis >= 0.14", "core/stores/redis*.c", "libhiredis-dev"),
 ]
 
 # A free-threaded interpreter has no stable ABI; all others share one binary.

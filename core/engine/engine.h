@@ -42,7 +42,7 @@ struct lapse {
     bool stopped;
     struct lp_submitted *answers, **answers_end; /* to be collected */
     int link_news; /* of the store's link, not told yet: LAPSE_OK: it is up again */
-    bool has_link_news;
+    bool has_link_news, has_warnings;
 
     lp_alarm host;    /* lapse_fd */
     lp_alarm waiters; /* polled by the leader of those who wait */
@@ -226,6 +226,9 @@ void lp_watch_claim(lapse *s, lp_claim *claim, lapse_ns now);
 
 /* Another consumer has the order of this fence. Under the lock. */
 void lp_claim_gone(lapse *s, int64_t fence, lapse_ns now);
+
+/* What the store warns of is to be told. Under the lock. */
+void lp_tell_warnings(lapse *s);
 
 /* The store's link is up again (LAPSE_OK), or down. Under the lock. */
 void lp_tell_link(lapse *s, int code);

@@ -105,6 +105,7 @@ static int set_up(lapse *s)
     uint64_t place = s->options.clock ? 0 : (uint64_t)(uintptr_t)s;
     s->random = ((uint64_t)lp_engine_now(s) ^ place) | 1;
     s->epoch = lp_fork_epoch();
+    lp_tell_warnings(s);
     code = lp_driver_run(s);
     if (code < 0) {
         let_go(s);

@@ -209,10 +209,29 @@ static void tell_link(lapse *s)
     lp_call_back(&frame);
 }
 
+/* Tell what the store has found at open, once. */
+static void tell_warnings(lapse *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool has = s->has_warnings;
+    s->has_warnings = false;
+    pthread_mutex_unlock(&s->lock);
+    const lp_durable_ops *ops = s->driver->ops;
+    const char *text;
+    for (int i = 0; has && s->options.log && (text = ops->warning(s->driver->store, i)); i++) {
+        lp_frame frame;
+        lp_call_out(s, &frame);
+        s->options.log(s->options.hook_arg, LAPSE_WARNING, text);
+        lp_call_back(&frame);
+    }
+}
+
 void lp_watch(lapse *s)
 {
-    if (s->driver)
+    if (s->driver) {
+        tell_warnings(s);
         tell_link(s);
+    }
     enum { MOST = 256 }; /* events that one call sees to; the next goes on */
     unsigned from = 0;
     for (int i = 0; i < MOST; i++) {
@@ -249,6 +268,15 @@ void lp_claim_gone(lapse *s, int64_t fence, lapse_ns now)
         return;
     c->lease_end = now;
     check_by(s, now);
+}
+
+void lp_tell_warnings(lapse *s)
+{
+    const lp_driver *d = s->driver;
+    if (!d || !d->ops->warning || !d->ops->warning(d->store, 0))
+        return;
+    s->has_warnings = true;
+    check_by(s, INT64_MIN);
 }
 
 void lp_tell_link(lapse *s, int code)

@@ -170,6 +170,10 @@ typedef struct lp_durable_ops {
 
     /* How often the driver looks without a hint. */
     lapse_ns (*poll)(const lp_durable *d);
+
+    /* What of the server's settings may lose orders, as found at open: sentence number `n`,
+     * counting from 0, or NULL after the last. The same at any time. NULL: there is none. */
+    const char *(*warning)(const lp_durable *d, int n);
 } lp_durable_ops;
 
 /* The first member of every durable store. */
@@ -181,6 +185,10 @@ struct lp_durable {
 lp_loan *lp_loan_make(const char *id, size_t id_len, const char *queue, const void *payload,
                       size_t payload_len);
 
-extern const lp_durable_ops lp_sqlite_store;
+/* Whether an application may put this on its own connection; not its id and time. */
+int lp_durable_check_spec(const lapse_spec *spec);
+
+/* Those of this build; table.c knows which. */
+extern const lp_durable_ops lp_sqlite_store, lp_postgresql_store, lp_redis_store;
 
 #endif

@@ -14,6 +14,16 @@ const lp_durable_ops *lp_test_store;
 #else
 #define SQLITE_STORE NULL
 #endif
+#ifdef LAPSE_WITH_POSTGRESQL
+#define POSTGRESQL_STORE (&lp_postgresql_store)
+#else
+#define POSTGRESQL_STORE NULL
+#endif
+#ifdef LAPSE_WITH_REDIS
+#define REDIS_STORE (&lp_redis_store)
+#else
+#define REDIS_STORE NULL
+#endif
 
 /* clang-format off */
 static const struct {
@@ -23,10 +33,10 @@ static const struct {
 } table[] = {
     {"memory", {&lp_memory_store, NULL}, NULL, NULL},
     {"sqlite", {NULL, SQLITE_STORE}, "SQLite", "libsqlite3-dev"},
-    {"postgresql", {NULL, NULL}, "PostgreSQL", NULL},
-    {"postgres", {NULL, NULL}, "PostgreSQL", NULL},
-    {"redis", {NULL, NULL}, "Redis", NULL},
-    {"rediss", {NULL, NULL}, "Redis", NULL},
+    {"postgresql", {NULL, POSTGRESQL_STORE}, "PostgreSQL", "libpq-dev"},
+    {"postgres", {NULL, POSTGRESQL_STORE}, "PostgreSQL", "libpq-dev"},
+    {"redis", {NULL, REDIS_STORE}, "Redis", "libhiredis-dev"},
+    {"rediss", {NULL, REDIS_STORE}, "Redis", "libhiredis-dev"},
     {"amqp", {NULL, NULL}, "RabbitMQ", NULL},
     {"amqps", {NULL, NULL}, "RabbitMQ", NULL},
 };

@@ -5,6 +5,7 @@
  * In the end every order was done, none ran more often than once, and once for each
  * kill that hit it or lease that ended, and whatever a call had promised is there. */
 /* tiers: quick full soak */
+/* servers */
 #define _GNU_SOURCE
 #include "stores/stores.h"
 

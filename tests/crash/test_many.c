@@ -4,6 +4,7 @@
  * that another holds. Processes are this program again; what they do they count in a file
  * that all map. */
 /* tiers: quick full soak */
+/* servers */
 #define _GNU_SOURCE
 #include "stores/stores.h"
 

@@ -19,13 +19,18 @@ struct row {
     lapse_ns tick;    /* what it may round a due time up by */
     long most;        /* orders that it is asked to hold in a test; 0: as many as the test likes */
     bool one_process; /* durable, but its orders end with this process */
+    const char *server; /* the script in tests/servers that starts it; NULL: needs none */
+    const char *apart;  /* the option that keeps places on one server apart */
 };
 
 static const struct row table[] = {
-    {"wheel", "memory:?engine=wheel&tick=1ms", LAPSE_MS(1), 0, true},
-    {"heap", "memory:?engine=heap", 0, 0, true},
-    {"simple", "test:%s", 0, 1000, true}, /* simple_store.c: the twin of all durable ones */
-    {"sqlite", "sqlite:///%s", LAPSE_MS(1), 0, false},
+    {"wheel", "memory:?engine=wheel&tick=1ms", LAPSE_MS(1), 0, true, NULL, NULL},
+    {"heap", "memory:?engine=heap", 0, 0, true, NULL, NULL},
+    /* simple_store.c: the twin of all durable ones */
+    {"simple", "test:%s", 0, 1000, true, NULL, NULL},
+    {"sqlite", "sqlite:///%s", LAPSE_MS(1), 0, false, NULL, NULL},
+    {"postgresql", NULL, LAPSE_MS(1), 0, false, "postgresql", "schema"},
+    {"redis", NULL, LAPSE_MS(1), 0, false, "redis", "prefix"},
 };
 
 enum { ROWS = sizeof table / sizeof *table };
@@ -33,7 +38,9 @@ enum { ROWS = sizeof table / sizeof *table };
 static int built[ROWS]; /* numbers of rows */
 static int built_count;
 static char folder[256];
-static int paths; /* made so far in this process */
+static char bases[ROWS][256]; /* what the URLs of those on a server begin with */
+static int paths;             /* made so far in this process */
+static pid_t runner;          /* the servers end with it, however it ends */
 
 int store_count(void)
 {
@@ -49,6 +56,11 @@ static const struct row *row_of(int store)
 const char *store_name(int store)
 {
     return row_of(store)->name;
+}
+
+const char *store_server(int store)
+{
+    return row_of(store)->server;
 }
 
 /* For what is used outside of a running test too, where check cannot assert. */
@@ -74,6 +86,14 @@ void new_path(char *out, size_t size, const char *name)
 
 static void row_url(const struct row *row, char *out, size_t size)
 {
+    if (row->server != NULL) {
+        const char *base = bases[row - table];
+        int length =
+            snprintf(out, size, "%s%c%s=t%ld_%d", base, strchr(base, '?') != NULL ? '&' : '?',
+                     row->apart, (long)getpid(), paths++);
+        must(length < (int)size, base);
+        return;
+    }
     char path[400];
     new_path(path, sizeof path, "orders.db");
 #pragma GCC diagnostic push
@@ -84,25 +104,70 @@ static void row_url(const struct row *row, char *out, size_t size)
     simple_store_clear();
 }
 
+/* LAPSE_STORES names those to run on, "redis,sqlite"; without it, those that need no server. */
+static bool is_asked_for(const struct row *row)
+{
+    const char *names = getenv("LAPSE_STORES");
+    if (names == NULL)
+        return row->server == NULL;
+    size_t length = strlen(row->name);
+    for (const char *at = names; (at = strstr(at, row->name)) != NULL; at += length)
+        if ((at == names || at[-1] == ',') && (at[length] == ',' || at[length] == '\0'))
+            return true;
+    return false;
+}
+
+void server_do(const char *server, const char *verb, char *line, size_t size)
+{
+    char command[1024];
+    snprintf(command, sizeof command, "'%s/%s' %s '%s/%s' %ld", LAPSE_SERVERS, server, verb, folder,
+             server, (long)runner);
+    FILE *out = popen(command, "r");
+    must(out != NULL, command);
+    char said[256] = "";
+    if (fgets(said, sizeof said, out) != NULL)
+        said[strcspn(said, "\n")] = '\0';
+    if (pclose(out) != 0) {
+        fprintf(stderr, "failed: %s\n", command);
+        exit(EXIT_FAILURE);
+    }
+    if (line != NULL)
+        snprintf(line, size, "%s", said);
+}
+
+static void stop_servers(void)
+{
+    for (int i = 0; i < ROWS; i++)
+        if (*bases[i] != '\0')
+            server_do(table[i].server, "stop", NULL, 0);
+}
+
 /* A store that this build leaves out is named, not passed over. */
+static bool is_built(int i)
+{
+    char url[512];
+    lapse *s;
+    if (table[i].server != NULL)
+        server_do(table[i].server, "start", bases[i], sizeof bases[i]);
+    row_url(&table[i], url, sizeof url);
+    int result = lapse_open(url, NULL, &s);
+    if (result == LAPSE_ESTORE) {
+        printf("skipped: %s: %s\n", table[i].name, lapse_error_detail());
+        return false;
+    }
+    if (result != 0) {
+        fprintf(stderr, "%s: %s\n", url, lapse_error_detail());
+        exit(EXIT_FAILURE);
+    }
+    lapse_close(s, LIMIT);
+    return true;
+}
+
 static void open_table(void)
 {
-    for (int i = 0; i < ROWS; i++) {
-        char url[512];
-        lapse *s;
-        row_url(&table[i], url, sizeof url);
-        int result = lapse_open(url, NULL, &s);
-        if (result == LAPSE_ESTORE) {
-            printf("skipped: %s: %s\n", table[i].name, lapse_error_detail());
-            continue;
-        }
-        if (result != 0) {
-            fprintf(stderr, "%s: %s\n", url, lapse_error_detail());
-            exit(EXIT_FAILURE);
-        }
-        lapse_close(s, LIMIT);
-        built[built_count++] = i;
-    }
+    for (int i = 0; i < ROWS; i++)
+        if (is_asked_for(&table[i]) && is_built(i))
+            built[built_count++] = i;
     fflush(stdout);
 }
 
@@ -123,11 +188,13 @@ static void make_folder(void)
 int stores_main(const char *name, void (*fill)(Suite *suite))
 {
     make_folder();
+    runner = getpid();
     lp_test_store = &simple_store;
     open_table();
     Suite *suite = suite_create(name);
     fill(suite);
     int status = run_suite(suite);
+    stop_servers();
     nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
     return status;
 }

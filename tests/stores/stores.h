@@ -9,7 +9,8 @@
 
 #include "cases/delivery.h"
 
-/* The stores of this build, numbered from 0; known from stores_main on. */
+/* The stores of this build, numbered from 0; known from stores_main on. LAPSE_STORES names
+ * those wanted, "redis,sqlite"; without it they are those that need no server. */
 int store_count(void);
 const char *store_name(int store);
 
@@ -18,6 +19,13 @@ int store_most(int store, long wanted);
 
 /* Register a test once for each store; `_i` is the store's number in it. */
 #define ADD_FOR_STORES(tcase, test) tcase_add_loop_test(tcase, test, 0, store_count())
+
+/* The script in tests/servers that has started its server; NULL: it needs none. */
+const char *store_server(int store);
+
+/* Have that script do "kill" or "start" to the server of this run: what tests of lost
+ * connections need. What it prints, one line, goes to `line`, which may be NULL. */
+void server_do(const char *server, const char *verb, char *line, size_t size);
 
 /* Open the table, make and run the suite, remove the files; for main to return. */
 int stores_main(const char *name, void (*fill)(Suite *suite));

@@ -3,6 +3,7 @@
  * An answer is never taken back: what was said to be cancelled never starts, and nothing
  * follows "running". */
 /* tiers: quick full */
+/* servers */
 #include "stores/stores.h"
 
 #include <inttypes.h>

@@ -4,6 +4,7 @@
  * The host stays in charge: nothing runs but in its calls or on threads it asked for; what
  * it may not do is refused with a name; a child process inherits nothing. */
 /* tiers: quick full */
+/* servers */
 #include "stores/stores.h"
 
 #include <inttypes.h>
@@ -376,16 +377,11 @@ static void be_a_child(rig *r, bool durable)
 
 START_TEST(p32_a_child_inherits_nothing)
 {
+    if (!children_can_allocate(__func__))
+        return;
     rig r = fresh_real(_i, NULL);
     if (lapse_abilities(r.s) & LAPSE_CAN_SHARE)
         NEEDS_PROCESSES(&r, _i);
-#if defined(UNDER_ASAN) || defined(UNDER_TSAN) /* whose locks such a child inherits */
-    if (lapse_abilities(r.s) & LAPSE_CAN_DURABLE) {
-        printf("skipped: %s: under this sanitizer a child cannot make threads\n", __func__);
-        rig_close(&r);
-        return;
-    }
-#endif
     player p;
     player_open(&p, r.s, NULL);
     handle(r.s, "q", &p, NULL);

@@ -3,6 +3,7 @@
  *
  * Never early, in order of due time, each id once; ids and payloads are bytes. */
 /* tiers: quick full */
+/* servers */
 #include "stores/stores.h"
 
 #include <inttypes.h>

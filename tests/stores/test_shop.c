@@ -4,6 +4,7 @@
  * and under its own lock. Together with lapse's answers there is one winner for every order,
  * and stock is exact. */
 /* tiers: quick full soak */
+/* servers */
 #include "stores/stores.h"
 
 #include <inttypes.h>

@@ -325,6 +325,8 @@ static int be_a_child(void)
 
 START_TEST(a_child_has_locks_of_its_own)
 {
+    if (!children_can_allocate(__func__))
+        return;
     bench b = open_bench("");
     schedule(&b, "parent", 0);
     ck_assert(holds_locks());
@@ -364,6 +366,8 @@ static void *work(void *arg)
 
 START_TEST(fork_waits_for_the_turn)
 {
+    if (!children_can_allocate(__func__))
+        return;
     busy w = {.b = open_bench("")};
     pthread_t thread;
     ck_assert_int_eq(pthread_create(&thread, NULL, work, &w), 0);
@@ -420,14 +424,8 @@ static void fill(TCase *tests)
     tcase_add_test(tests, the_gate_is_entered_in_the_order_of_coming);
     tcase_add_test(tests, who_dies_in_line_loses_its_place);
     tcase_add_test(tests, the_log_is_brought_back);
-#if defined(UNDER_TSAN) || defined(UNDER_ASAN) /* whose locks such a child inherits */
-    (void)a_child_has_locks_of_its_own;
-    (void)fork_waits_for_the_turn;
-    printf("skipped: children that start threads\n");
-#else
     tcase_add_test(tests, a_child_has_locks_of_its_own);
     tcase_add_test(tests, fork_waits_for_the_turn);
-#endif
     tcase_add_test(tests, all_is_closed_in_the_end);
 }
 

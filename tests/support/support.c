@@ -12,6 +12,18 @@
 #include <time.h>
 #include <unistd.h>
 
+bool children_can_allocate(const char *test)
+{
+#if defined(UNDER_ASAN) || defined(UNDER_TSAN)
+    printf("skipped: %s: under this sanitizer a child of threads cannot allocate\n", test);
+    fflush(stdout);
+    return false;
+#else
+    (void)test;
+    return true;
+#endif
+}
+
 /* -- Amounts and luck -------------------------------------------------------------- */
 
 long tier(long quick, long full, long soak)

@@ -27,6 +27,11 @@
 #endif
 #endif
 
+/* Whether the child of a process with threads can allocate in this build; if not, says that
+ * the test is skipped. Such a child inherits the locks of a sanitizer's allocator as they
+ * stand, while the allocator of the C library frees its own. */
+bool children_can_allocate(const char *test);
+
 /* -- Amounts and luck -------------------------------------------------------------- */
 
 /* By the environment's LAPSE_TIER: quick (the default), full or soak. */
