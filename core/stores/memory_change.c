@@ -104,47 +104,40 @@ static int64_t accept_order(memory *m, lp_request *r, uint32_t index, lapse_ns n
     return o->generation;
 }
 
-/* A record for the request, which nothing leads to yet; LP_NONE without memory. */
-static uint32_t make_order(memory *m, const lp_request *r, const queue *q)
+/* A record for the request, found by its id unless `old` is; LP_NONE without memory. */
+static uint32_t make_order(memory *m, const lp_request *r, const queue *q, uint32_t old,
+                           uint64_t hash, const lp_index_entry *place)
 {
     if (lp_memory_make_room(m, r->spec->fn ? LP_PUSH : LP_PULL) < 0)
         return LP_NONE;
-    return lp_memory_make(m, r->id, r->id_len, r->spec, q);
+    uint32_t index = lp_memory_make(m, r->id, r->id_len, r->spec, q);
+    if (index != LP_NONE && old == LP_NONE && lp_index_add_at(&m->index, hash, index, place) < 0) {
+        lp_memory_unmake(m, index);
+        index = LP_NONE;
+    }
+    return index;
 }
 
-/* Let the index lead to the record: by a new entry, or by that of the newest of its id. */
-static int name_order(memory *m, lp_request *r, uint32_t index, uint64_t hash)
+int64_t lp_memory_schedule(memory *m, lp_request *r, uint64_t hash, lapse_ns now)
 {
     const lp_index_entry *place;
     uint32_t old = lp_memory_search(m, hash, r->id, r->id_len, &place);
     int code = may_accept(m, r, old);
     if (code < 0)
         return code;
-    if (old == LP_NONE)
-        return lp_index_add_at(&m->index, hash, index, place) < 0 ? lp_fail_memory() : LAPSE_OK;
-    lp_index_replace(&m->index, hash, old, index);
-    give_way(m, r, old);
-    return LAPSE_OK;
-}
-
-/* The record is made before the id is looked up, while the index's entry is on its way from
- * memory. */
-int64_t lp_memory_schedule(memory *m, lp_request *r, uint64_t hash, lapse_ns now)
-{
-    lp_index_prefetch(&m->index, hash);
     queue *q = m->queues[0];
-    int code = LAPSE_OK;
     if (r->spec->queue && *r->spec->queue)
         code = lp_memory_make_queue(m, r->spec->queue, &q);
     if (code < 0)
         return code;
-    uint32_t index = make_order(m, r, q);
-    code = index == LP_NONE ? lp_fail_memory() : name_order(m, r, index, hash);
-    if (code < 0) {
-        if (index != LP_NONE)
-            lp_memory_unmake(m, index);
+    uint32_t index = make_order(m, r, q, old, hash, place);
+    if (index == LP_NONE) {
         lp_memory_forget_queue(m, q);
-        return code;
+        return lp_fail_memory();
+    }
+    if (old != LP_NONE) {
+        lp_index_replace(&m->index, hash, old, index);
+        give_way(m, r, old);
     }
     return accept_order(m, r, index, now);
 }
