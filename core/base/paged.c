@@ -76,10 +76,17 @@ void *lp_pages_take(size_t bytes)
 
 void *lp_pages_take_huge(void)
 {
-    void *memory = lp_pages_take(LP_HUGE_PAGE);
-    if (memory)
-        (void)madvise(memory, LP_HUGE_PAGE, MADV_HUGEPAGE); /* Refused: small ones do as well. */
-    return memory;
+    size_t around = LP_HUGE_PAGE - LP_PAGE;
+    char *memory = lp_pages_take(LP_HUGE_PAGE + around);
+    if (!memory)
+        return NULL;
+    size_t before = -(uintptr_t)memory % LP_HUGE_PAGE;
+    if (before > 0)
+        (void)munmap(memory, before); /* Else it stays unused, and costs no memory. */
+    if (before < around)
+        (void)munmap(memory + before + LP_HUGE_PAGE, around - before);
+    (void)madvise(memory + before, LP_HUGE_PAGE, MADV_HUGEPAGE); /* Small pages do as well. */
+    return memory + before;
 }
 
 void lp_pages_give(void *memory, size_t bytes)

@@ -56,9 +56,8 @@ void lp_pages_give(void *memory, size_t bytes);
 
 enum { LP_HUGE_PAGE = 2 << 20 };
 
-/* LP_HUGE_PAGE bytes, zeroed, or NULL; the system is asked to use one large page for them.
- * Linux aligns them for that since 6.7; before, it can where such mappings lie side by side.
- * To be given back with lp_pages_give. */
+/* LP_HUGE_PAGE bytes, zeroed, aligned to their size, or NULL; the system is asked to use one
+ * large page for them. To be given back with lp_pages_give. */
 void *lp_pages_take_huge(void);
 
 /* Give the memory back but keep the addresses. What it holds afterwards is undefined. */

@@ -6,10 +6,7 @@
  *
  * With u entries per segment that was not yet split in this round, splitting begins at
  * SPLIT_FROM and is done at SPLIT_UNTIL, well before a segment is full. Between rounds
- * the segments grow from 3072 to 4096, so the table is 0.55 to 0.85 full.
- *
- * From segment HUGE_FROM on, blocks lie side by side in huge pages: fewer misses of the TLB.
- * They are taken and given back at the end only, so the one before says where the next is. */
+ * the segments grow from 3072 to 4096, so the table is 0.55 to 0.85 full. */
 #include "index.h"
 
 #include <assert.h>
@@ -20,7 +17,7 @@ enum {
     BLOCK_MIN = 2048, /* entries */
     BLOCK_BYTES = LP_SEGMENT_MAX * sizeof(lp_index_entry),
     HUGE_BLOCKS = LP_HUGE_PAGE / BLOCK_BYTES,
-    HUGE_FROM = 192, /* the first segment whose block is in a huge page */
+    HUGE_FROM = 64, /* the first segment whose block is in a huge page */
     SEGMENTS_MAX = 1 << 20,
     SPLIT_FROM = 2950,
     SPLIT_UNTIL = 3480,
@@ -55,12 +52,6 @@ static uint32_t fitting_size(uint32_t count, uint32_t least)
 static uint32_t place_in_huge(uint32_t number)
 {
     return (number - HUGE_FROM) % HUGE_BLOCKS;
-}
-
-/* For how many entries a segment of this size has memory: in a huge page a whole block. */
-static uint32_t room_of(uint32_t number, uint32_t size)
-{
-    return number < HUGE_FROM ? size : LP_SEGMENT_MAX;
 }
 
 /* The block of the segment behind the last one. */
@@ -129,8 +120,8 @@ static void clear_onto_shelf(lp_index *x, uint32_t number, uint32_t size)
     memset(s->entries, 0, now);
     if (now < old && number < HUGE_FROM) /* A hole would split the huge page. */
         lp_pages_drop((char *)s->entries + now, old - now);
-    x->room += room_of(number, size);
-    x->room -= room_of(number, s->size);
+    x->room += size;
+    x->room -= s->size;
     s->size = size;
     s->count = 0;
 }
@@ -189,8 +180,8 @@ static int add_segment(lp_index *x, uint32_t size)
     if (!entries)
         return LAPSE_ENOMEM;
     *segment_at(x, x->segment_count) = (lp_segment){.entries = entries, .size = size};
-    x->room += room_of(x->segment_count, size);
     set_segment_count(x, x->segment_count + 1);
+    x->room += size;
     return 0;
 }
 
@@ -248,7 +239,7 @@ static void merge(lp_index *x)
     clear_onto_shelf(x, buddy, fitting_size(total, BLOCK_MIN));
     put_all(x, low, x->shelf, old_size);
     put_all(x, low, high->entries, high->size);
-    x->room -= room_of(last, high->size);
+    x->room -= high->size;
     give_entries(high, last);
     *high = (lp_segment){0};
     set_segment_count(x, last);
@@ -378,12 +369,15 @@ void lp_index_replace(lp_index *x, uint64_t hash, uint32_t old, uint32_t record)
     s->entries[place_of(s, tag, old)].ref = record + 1;
 }
 
-/* What the last huge page holds behind the blocks in use. */
+/* What huge pages hold beyond the sizes of the segments in them. */
 static size_t huge_rest(const lp_index *x)
 {
-    if (x->segment_count <= HUGE_FROM)
-        return 0;
-    return (HUGE_BLOCKS - 1 - place_in_huge(x->segment_count - 1)) * (size_t)BLOCK_BYTES;
+    size_t bytes = 0;
+    for (uint32_t number = HUGE_FROM; number < x->segment_count; number++)
+        bytes += BLOCK_BYTES - segment_at(x, number)->size * sizeof(lp_index_entry);
+    if (x->segment_count > HUGE_FROM)
+        bytes += (HUGE_BLOCKS - 1 - place_in_huge(x->segment_count - 1)) * (size_t)BLOCK_BYTES;
+    return bytes;
 }
 
 size_t lp_index_bytes(const lp_index *x)

@@ -31,7 +31,7 @@ typedef struct lp_index {
     uint32_t segment_count;
     uint32_t mask;         /* the smallest 2^n - 1 that is segment_count - 1 or more */
     size_t count;          /* entries in all */
-    size_t room;           /* entries that all segments have memory for */
+    size_t room;           /* sizes of all segments */
     lp_index_entry *shelf; /* where entries wait while their segment is laid out anew */
     uint64_t moved;        /* entries moved so far */
 } lp_index;

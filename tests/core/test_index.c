@@ -171,33 +171,6 @@ START_TEST(grows_and_shrinks_in_bounded_steps)
 }
 END_TEST
 
-/* Up into huge pages, down out of them, and up again into blocks that were in use before. */
-START_TEST(huge_pages_come_and_go)
-{
-    enum { MOST = 840000, LEFT = 100000 };
-    long before = map_live;
-    open_index();
-    uint32_t id = 0;
-    while (id < MOST)
-        add(id++);
-    long most = map_live;
-    ck_assert_uint_gt(x.segment_count, 192 + 64); /* more than one huge page */
-    ck_assert_int_lt(most - before, 200);         /* not a mapping for each */
-    while (id > LEFT)
-        drop(--id);
-    ck_assert_int_lt(map_live - before, 150);
-    while (id < MOST)
-        add(id++);
-    ck_assert_int_eq(map_live, most);
-    for (id = 0; id < MOST; id++)
-        holds(found(id));
-    holds(!found(MOST));
-    ck_assert_uint_le(most_moved, MOVED_MOST);
-    lp_index_free(&x);
-    ck_assert_int_eq(map_live, before);
-}
-END_TEST
-
 /* A count that swings around any size does not make the table swing. */
 START_TEST(does_not_flap)
 {
@@ -378,7 +351,6 @@ int main(void)
     tcase_add_test(tc, around_the_end_of_a_segment);
     tcase_add_test(tc, replace_names_the_new_record);
     tcase_add_test(tc, grows_and_shrinks_in_bounded_steps);
-    tcase_add_test(tc, huge_pages_come_and_go);
     tcase_add_test(tc, does_not_flap);
     tcase_add_test(tc, survives_failing_memory);
     tcase_add_test(tc, a_full_segment_is_an_error);
