@@ -238,6 +238,22 @@ class Nginx:
             assert not bad.search(line), line
 
 
+NO_CONNECTIONS = re.compile(r"\[alert\].* worker_connections are not enough")
+
+
+def occupy(nginx: Nginx) -> list[socket.socket]:
+    """All connections of the one worker, each with half a request: nginx closes idle ones."""
+    held = []
+    for _ in range(1000):
+        connection = socket.create_connection(("127.0.0.1", nginx.port), 5)
+        connection.sendall(b"GET / HTTP/1.1\r\nHost:")
+        held.append(connection)
+        time.sleep(0.005)  # sleeps: nginx reads it
+        if NO_CONNECTIONS.search(nginx.log()):
+            return held
+    raise AssertionError("nginx has connections for all")
+
+
 @contextmanager
 def running(folder: Path, **parts: object) -> Iterator[Nginx]:
     nginx = Nginx(folder, **parts)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from durable import LUA, PATIENT, durable, in_background, locked, pending, url_of
-from nginx import BUILD, ROOT, Nginx, eventually, is_alive
+from nginx import BUILD, ROOT, Nginx, eventually, is_alive, occupy
 
 PUT = LUA + 'return tostring((lapse.put { id = "%s", queue = "%s", delay = %s }))'
 CODE = LUA + """
@@ -306,6 +306,21 @@ def test_few_timers(tmp_path: Path) -> None:
         eventually(lambda: len(nginx.fired()) >= 40, "all have run")
         eventually(lambda: pending(tmp_path) == set(), "all are settled")
         assert Counter(nginx.fired()) == names(40)
+
+
+def test_connections_run_out(tmp_path: Path) -> None:
+    """Nothing starts for a while, and nothing is lost by it."""
+    with durable(tmp_path, workers=1, connections=40) as nginx:
+        put_many(nginx, 60, "fired", 2.0)
+        held = occupy(nginx)
+        time.sleep(2)  # sleeps: the shortage
+        for connection in held:
+            connection.close()
+        eventually(lambda: len(nginx.fired()) >= 60, "all have run")
+        eventually(lambda: pending(tmp_path) == set(), "all are settled")
+        assert Counter(nginx.fired()) == names(60)
+        assert int(nginx.lua(PUT % ("more", "fired", 0))) > 0
+        eventually(lambda: len(nginx.fired()) == 61, "it goes on")
 
 
 # -- Beside other programs --

@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
-import socket
 import time
 from collections import Counter
 from pathlib import Path
 
-from nginx import START, Nginx, eventually, running
+from nginx import START, Nginx, eventually, occupy, running
 
 LUA = 'local lapse, fired = require "resty.lapse", require "fired"\n'
 DROPPED = "lua_max_running_timers are not enough"
@@ -147,22 +145,6 @@ def test_no_more_than_max_inflight(tmp_path: Path) -> None:
         """)
         eventually(lambda: len(nginx.fired()) == 40, "all of them")
         assert max(int(line.split()[1]) for line in nginx.fired()) == 5
-
-
-NO_CONNECTIONS = re.compile(r"\[alert\].* worker_connections are not enough")
-
-
-def occupy(nginx: Nginx) -> list[socket.socket]:
-    """All connections of the one worker, each with half a request: nginx closes idle ones."""
-    held = []
-    for _ in range(1000):
-        connection = socket.create_connection(("127.0.0.1", nginx.port), 5)
-        connection.sendall(b"GET / HTTP/1.1\r\nHost:")
-        held.append(connection)
-        time.sleep(0.005)  # sleeps: nginx reads it
-        if NO_CONNECTIONS.search(nginx.log()):
-            return held
-    raise AssertionError("nginx has connections for all")
 
 
 def test_p_51_timers_and_connections_run_out(tmp_path: Path) -> None:
