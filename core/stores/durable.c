@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
+
 lp_loan *lp_loan_make(const char *id, size_t id_len, const char *queue, const void *payload,
                       size_t payload_len)
 {
@@ -23,4 +25,22 @@ lp_loan *lp_loan_make(const char *id, size_t id_len, const char *queue, const vo
     l->id_len = id_len;
     l->payload_len = payload_len;
     return l;
+}
+
+int lp_durable_check_spec(const lapse_spec *spec)
+{
+    if (spec->fn || spec->arg || spec->release)
+        return lp_fail(LAPSE_EUNSUPPORTED,
+                       "an order in a database names its handler: set `queue`, not `fn` or `arg`");
+    if (spec->payload_len > LAPSE_PAYLOAD_MAX)
+        return lp_fail(LAPSE_EINVAL, "the payload has %zu bytes: use %u at most", spec->payload_len,
+                       LAPSE_PAYLOAD_MAX);
+    if (spec->payload_len && !spec->payload)
+        return lp_fail(LAPSE_EINVAL, "the payload is NULL but has %zu bytes", spec->payload_len);
+    if (spec->flags & ~(unsigned)LAPSE_REPLACE)
+        return lp_fail(LAPSE_EINVAL, "unknown flags %#x: use LAPSE_REPLACE or 0", spec->flags);
+    if (spec->queue && strnlen(spec->queue, LAPSE_ID_MAX + 1) > LAPSE_ID_MAX)
+        return lp_fail(LAPSE_EINVAL, "the queue %s... is longer than %d bytes",
+                       lp_text_quote(spec->queue, 32), LAPSE_ID_MAX);
+    return LAPSE_OK;
 }

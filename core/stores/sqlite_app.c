@@ -57,24 +57,6 @@ static int64_t ask_database(sqlite3 *db, lapse_ns now, lp_job *j, request ask)
     return answer;
 }
 
-static int check_spec(const lapse_spec *spec)
-{
-    if (spec->fn || spec->arg || spec->release)
-        return lp_fail(LAPSE_EUNSUPPORTED,
-                       "an order in a database names its handler: set `queue`, not `fn` or `arg`");
-    if (spec->payload_len > LAPSE_PAYLOAD_MAX)
-        return lp_fail(LAPSE_EINVAL, "the payload has %zu bytes: use %u at most", spec->payload_len,
-                       LAPSE_PAYLOAD_MAX);
-    if (spec->payload_len && !spec->payload)
-        return lp_fail(LAPSE_EINVAL, "the payload is NULL but has %zu bytes", spec->payload_len);
-    if (spec->flags & ~(unsigned)LAPSE_REPLACE)
-        return lp_fail(LAPSE_EINVAL, "unknown flags %#x: use LAPSE_REPLACE or 0", spec->flags);
-    if (spec->queue && strnlen(spec->queue, LAPSE_ID_MAX + 1) > LAPSE_ID_MAX)
-        return lp_fail(LAPSE_EINVAL, "the queue %s... is longer than %d bytes",
-                       lp_text_quote(spec->queue, 32), LAPSE_ID_MAX);
-    return LAPSE_OK;
-}
-
 static int find_due(const lapse_spec *spec, lapse_ns now, lapse_ns *due)
 {
     lapse_ns delay = spec->delay;
@@ -108,7 +90,7 @@ int64_t lapse_sqlite_put(sqlite3 *db, const lapse_spec *spec)
                 .replace = (spec->flags & LAPSE_REPLACE) != 0};
     int code = lapse_check_id(j.id, j.id_len);
     if (code == LAPSE_OK)
-        code = check_spec(spec);
+        code = lp_durable_check_spec(spec);
     lapse_ns now = lp_clock_now(NULL);
     if (code == LAPSE_OK)
         code = find_due(spec, now, &j.due);

@@ -59,6 +59,10 @@ static const command commands[] = {
      "Opens it, writes an order that is due in an hour and cancels it. The exit code is 0 only if\n"
      "all of that works.",
      NO_WRITE | COMMON, 0, 0, true, true, NULL, cli_cmd_check},
+    {"migrate", "", "Make or migrate the tables of a store in a database",
+     "For a role that may make tables; the applications may then do without that right and open\n"
+     "with migrate=no. Does nothing when the tables are of this version.",
+     COMMON, 0, 0, false, true, NULL, cli_cmd_migrate},
     {"watch", "", "Show again and again what is in the store, its rates and lateness",
      "OLDEST is how long the oldest due order has waited: the lateness of now. On a terminal the\n"
      "line stays in its place.",

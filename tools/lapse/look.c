@@ -1,4 +1,4 @@
-/* look.c - the commands that look at the whole store: stats, queues, metrics, check. */
+/* look.c - the commands that look at the whole store: stats, queues, metrics, check, migrate. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -155,11 +155,22 @@ static int probe(cli *c, lapse_ns *took, const char **what)
     return fate == LAPSE_FATE_CANCELLED ? 0 : fate < 0 ? fate : LAPSE_ESTALE;
 }
 
+/* Opening the store has done it. */
+int cli_cmd_migrate(cli *c)
+{
+    cli_begin(c);
+    put_url(c);
+    cli_put_flag(c, "migrated", true);
+    cli_end(c);
+    return LAPSE_CLI_DONE;
+}
+
 int cli_cmd_check(cli *c)
 {
     lapse_stats stats;
     lapse_ns took = 0;
     const char *what = "write";
+    lapse_process(c->s, 1); /* Nothing is handled here; what the store warns of is told. */
     int code = c->o.no_write ? 0 : probe(c, &took, &what);
     cli_begin(c);
     put_url(c);

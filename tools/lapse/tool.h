@@ -153,6 +153,7 @@ int cli_cmd_stats(cli *c);
 int cli_cmd_queues(cli *c);
 int cli_cmd_metrics(cli *c);
 int cli_cmd_check(cli *c);
+int cli_cmd_migrate(cli *c);
 int cli_cmd_watch(cli *c);
 int cli_cmd_demo(cli *c);
 

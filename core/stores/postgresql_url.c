@@ -1,0 +1,171 @@
+/* postgresql_url.c - postgresql://user@host/database?name=value: our options, and libpq's.
+ *
+ * All that is not ours goes to libpq as it stands. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "stores/postgresql.h"
+#include "stores/url.h"
+
+static int read_overflow(const lp_url_option *option, lp_store_config *config)
+{
+    if (lp_url_value_is(option, "refuse"))
+        config->overflow = LAPSE_REFUSE;
+    else if (lp_url_value_is(option, "dead_letter_oldest"))
+        config->overflow = LAPSE_DEAD_LETTER_OLDEST;
+    else
+        return lp_url_refuse(option, "refuse or dead_letter_oldest");
+    return LAPSE_OK;
+}
+
+static int read_migrate(const lp_url_option *option, settings *out)
+{
+    if (!lp_url_value_is(option, "yes") && !lp_url_value_is(option, "no"))
+        return lp_url_refuse(option, "yes or no");
+    out->may_migrate = lp_url_value_is(option, "yes");
+    return LAPSE_OK;
+}
+
+/* Plain, so that it is written between quotes as it is. */
+static int read_schema(const lp_url_option *option, settings *out)
+{
+    enum { NAME_MAX_BYTES = 63 };
+    bool plain = option->value_len > 0 && option->value_len <= NAME_MAX_BYTES;
+    for (size_t i = 0; plain && i < option->value_len; i++) {
+        char c = option->value[i];
+        plain =
+            c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    }
+    if (!plain)
+        return lp_url_refuse(option, "1 to 63 letters, digits and underscores");
+    free(out->schema);
+    out->schema = strndup(option->value, option->value_len);
+    return out->schema ? LAPSE_OK : lp_fail_memory();
+}
+
+/* Whether libpq has such an option. */
+static bool is_libpq(const lp_url_option *option)
+{
+    PQconninfoOption *all = PQconndefaults();
+    bool found = !all || lp_url_is(option, "ssl"); /* As JDBC has it; libpq takes it. */
+    for (const PQconninfoOption *o = all; o && o->keyword && !found; o++)
+        found = lp_url_is(option, o->keyword);
+    PQconninfoFree(all);
+    return found;
+}
+
+/* Of a password with a '?' in it the rest looks like an option. */
+static int refuse_option(const lp_url_option *option)
+{
+    bool word = option->name_len > 0 && option->name_len <= 40 && option->value_len < 200 &&
+                !memchr(option->name, '@', option->name_len) &&
+                !memchr(option->value, '@', option->value_len);
+    return lp_fail(
+        LAPSE_EURL,
+        "postgresql: has no option %s: use max_pending, overflow, keep, max_dead, lease, "
+        "stuck_after, poll, schema, migrate, or one of libpq's",
+        word ? lp_text_quote(option->name, option->name_len) : "like one in this URL");
+}
+
+/* 1: it is libpq's. */
+static int read_option(const lp_url_option *option, lp_store_config *config, settings *out)
+{
+    if (lp_url_is(option, "max_pending"))
+        return lp_url_number(option, 0, UINT64_MAX, &config->max_pending);
+    if (lp_url_is(option, "max_dead"))
+        return lp_url_number(option, 0, UINT64_MAX, &config->max_dead);
+    if (lp_url_is(option, "keep")) {
+        out->keep_given = true;
+        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &config->keep);
+    }
+    if (lp_url_is(option, "lease"))
+        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &config->lease);
+    if (lp_url_is(option, "stuck_after"))
+        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &config->stuck_after);
+    if (lp_url_is(option, "overflow"))
+        return read_overflow(option, config);
+    if (lp_url_is(option, "poll"))
+        return lp_url_duration(option, LAPSE_MS(1), LAPSE_HOURS(1), &out->poll);
+    if (lp_url_is(option, "schema"))
+        return read_schema(option, out);
+    if (lp_url_is(option, "migrate"))
+        return read_migrate(option, out);
+    return is_libpq(option) ? 1 : refuse_option(option);
+}
+
+static int read_options(lp_store_config *config, settings *out)
+{
+    const char *p = lp_url_query(config->url);
+    char *end = out->conninfo + (p - config->url);
+    char between = '?';
+    if (p > config->url && p[-1] == '?')
+        end--;
+    *end = '\0';
+    lp_url_option option;
+    while (lp_url_next(&p, &option)) {
+        if (option.name_len == 0 && option.value_len == 0)
+            continue;
+        int code = read_option(&option, config, out);
+        if (code < 0)
+            return code;
+        if (code == 0)
+            continue;
+        size_t len = (size_t)(option.value + option.value_len - option.name);
+        *end++ = between;
+        memcpy(end, option.name, len);
+        end += len;
+        *end = '\0';
+        between = '&';
+    }
+    return LAPSE_OK;
+}
+
+/* What libpq says of a URL may quote it, with its password. */
+static int check_conninfo(const char *conninfo)
+{
+    char *message = NULL;
+    PQconninfoOption *parsed = PQconninfoParse(conninfo, &message);
+    bool secret = strchr(conninfo, '@') || strstr(conninfo, "password");
+    char words[300] = "";
+    if (!parsed && message && !secret)
+        lp_postgresql_clip(words, sizeof words, message);
+    PQconninfoFree(parsed);
+    PQfreemem(message);
+    if (parsed)
+        return LAPSE_OK;
+    return lp_fail(LAPSE_EURL,
+                   "the postgresql URL cannot be read%s%s: use "
+                   "postgresql://user:password@host:port/database?name=value, with libpq's options "
+                   "and max_pending, overflow, keep, max_dead, lease, stuck_after, poll, schema, "
+                   "migrate",
+                   *words ? ": " : "", words);
+}
+
+int lp_postgresql_read_url(lp_store_config *config, settings *out)
+{
+    *out = (settings){.poll = LAPSE_MS(500), .may_migrate = true};
+    out->keep_given = config->keep > 0;
+    out->conninfo = strdup(config->url);
+    if (!out->conninfo)
+        return lp_fail_memory();
+    if (strncmp(config->url + strcspn(config->url, ":"), "://", 3) != 0)
+        return lp_fail(LAPSE_EURL, "a postgresql URL begins with postgresql://");
+    int code = read_options(config, out);
+    if (code == LAPSE_OK)
+        code = check_conninfo(out->conninfo);
+    if (code < 0)
+        return code;
+    if (config->max_dead == 0)
+        config->max_dead = 10000;
+    if (config->lease == 0)
+        config->lease = LAPSE_SECONDS(30);
+    return LAPSE_OK;
+}
+
+void lp_postgresql_free_settings(settings *s)
+{
+    free(s->conninfo);
+    free(s->schema);
+    s->conninfo = s->schema = NULL;
+}

@@ -1,0 +1,101 @@
+"""A private PostgreSQL for a test, and PgBouncer before it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from support import PATIENCE
+
+SCRIPT = Path(__file__).parent.parent / "servers" / "postgresql"
+
+
+class Server:
+    """One that ends with this process at the latest."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.places = 0
+        self.base = self.start()
+
+    def do(self, verb: str, *words: str) -> str:
+        command = [str(SCRIPT), verb, str(self.folder), *words]
+        # Into a file: the server that is started keeps what it inherits open.
+        path = self.folder.parent / f"{self.folder.name}.said"
+        with path.open("w") as out:
+            subprocess.run(command, stdout=out, timeout=4 * PATIENCE, check=True)
+        return path.read_text().strip()
+
+    def start(self) -> str:
+        return self.do("start", str(os.getpid()))
+
+    def kill(self) -> None:
+        self.do("kill")
+
+    def stop(self) -> None:
+        self.do("stop")
+
+    def place(self) -> str:
+        """The URL of a fresh store."""
+        self.places += 1
+        return f"{self.base}?schema=p{os.getpid()}_{self.places}"
+
+    @property
+    def port(self) -> int:
+        return int(self.base.rsplit(":", 1)[1].split("/")[0])
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Pool:
+    """PgBouncer before a server, in one of its modes."""
+
+    def __init__(self, server: Server, folder: Path, mode: str) -> None:
+        self.port = free_port()
+        config = folder / "pgbouncer.ini"
+        users = folder / "users.txt"
+        users.write_text('"postgres" ""\n')
+        config.write_text(
+            f"[databases]\npostgres = host=127.0.0.1 port={server.port} user=postgres\n"
+            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\n"
+            f"unix_socket_dir =\nauth_type = any\nauth_file = {users}\npool_mode = {mode}\n"
+            f"max_client_conn = 100\ndefault_pool_size = 20\nserver_reset_query = DISCARD ALL\n"
+        )
+        program = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
+        command = [program, str(config)]
+        if os.getuid() == 0:  # It refuses root, as the server does.
+            shutil.chown(folder, "postgres")
+            for path in (config, users):
+                shutil.chown(path, "postgres")
+            command = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", *command]
+            for parent in folder.parents:
+                if parent.stat().st_uid == 0 and parent != Path("/"):
+                    parent.chmod(parent.stat().st_mode | 0o011)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            with socket.socket() as s:
+                if s.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            if self.process.poll() is not None:
+                raise RuntimeError("pgbouncer has ended")
+            time.sleep(0.02)  # sleeps: a program starts
+        raise RuntimeError("pgbouncer does not answer")
+
+    def url(self, url: str) -> str:
+        """The same store, through the pool."""
+        return url.replace(url.rsplit(":", 1)[1].split("/")[0] + "/", f"{self.port}/", 1)
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait()
