@@ -337,7 +337,7 @@ def test_the_race_of_ten_consumers(server, url):
     runs = naive(server.port, "naive", 10)
     doubles = len(runs) - len(set(runs))
     assert len(set(runs)) == orders and doubles > 0
-    print(f"naive: {doubles} of {orders} orders were run again by another consumer")
+    print(f"naive: {doubles} runs too many of {orders} orders")
 
     with lapse.Scheduler(url, workers=0) as s:
         for i in range(0, orders, 500):
