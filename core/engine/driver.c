@@ -752,7 +752,7 @@ static void pass_on_loans(lp_driver *d, lp_loan *loans, lapse_ns now)
             free(l);
             continue;
         }
-        l->claimed_at = d->turn_at;
+        l->claimed_at = now; /* Nobody could start it before, however long the turn took. */
         note_lease(d, l);
         if (d->plan.wants[l->want].pushed) {
             push_loan(d, l);

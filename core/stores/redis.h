@@ -58,9 +58,9 @@ char *lp_redis_script(bool when_full);
 /* The words of a command. What they point to must live until it is appended. */
 typedef struct words {
     struct word {
-        const char *at; /* NULL: `number` */
+        const char *at; /* NULL: `bytes` */
         size_t len;
-        char number[24];
+        char bytes[24];
     } * list;
     const char **argv;
     size_t *lens;
@@ -72,6 +72,7 @@ void lp_redis_clear(words *w);
 void lp_redis_word(words *w, const void *at, size_t len);
 void lp_redis_text(words *w, const char *text);
 void lp_redis_number(words *w, int64_t n);
+void lp_redis_copy(words *w, const void *bytes, size_t len); /* at most 24 */
 void lp_redis_free_words(words *w);
 
 /* Add a command to what is sent with the next reply that is read. */

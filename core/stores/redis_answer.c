@@ -61,18 +61,30 @@ static void write_switch(redis_store *d, bool on)
     lp_redis_text(&d->words, on ? "1" : "0");
 }
 
+/* The bytes of a number, the highest first. */
+static unsigned char *put_number(unsigned char *at, uint64_t n, int bytes)
+{
+    while (bytes--)
+        *at++ = (unsigned char)(n >> 8 * bytes);
+    return at;
+}
+
+/* Several in a row share the letter, and the number of them. */
 static void write_schedule(redis_store *d, const lp_turn *t, const lp_job *j)
 {
+    enum { REPLACE = 1, TELL = 2, SIZE = 4 + 8 + 8 + 1 };
     words *w = &d->words;
-    lp_redis_text(w, "S");
+    unsigned char head[SIZE], *at = head;
+    int64_t queue = lp_redis_queue(d, j->queue);
+    at = put_number(at, (uint64_t)queue, 4);
+    at = put_number(at, (uint64_t)delay_of(d, t, j->due), 8);
+    at = put_number(at, (uint64_t)j->unstarted, 8);
+    *at = (unsigned char)((j->replace ? REPLACE : 0) | (j->infos ? TELL : 0));
+    lp_redis_copy(w, head, sizeof head);
     lp_redis_word(w, j->id, j->id_len);
-    lp_redis_number(w, lp_redis_queue(d, j->queue));
-    lp_redis_text(w, j->queue);
-    lp_redis_number(w, delay_of(d, t, j->due));
-    write_switch(d, j->replace);
-    lp_redis_number(w, j->unstarted);
-    write_switch(d, j->infos != NULL);
     lp_redis_word(w, j->payload, j->payload_len);
+    if (queue < 0)
+        lp_redis_text(w, j->queue);
 }
 
 static void write_named(redis_store *d, const char *letter, const lp_job *j)
@@ -166,7 +178,7 @@ void lp_redis_write_job(redis_store *d, const lp_turn *t, lp_job *j)
         write_purge(d, j);
         return;
     case LP_END:
-        write_fence(d, "E", j);
+        lp_redis_number(w, j->fence); /* Its letter stands before the first of them. */
         return;
     case LP_AGAIN:
         write_again(d, t, j);
@@ -414,7 +426,10 @@ void lp_redis_read_answer(redis_store *d, const lp_turn *t, lp_job *j, const red
     j->detail = j->of_queue = NULL;
     j->died = j->replaced = false;
     j->running_fence = 0;
-    j->answer = lp_redis_at(r, 0, LAPSE_EDATA);
+    bool is_plain = r && r->type == REDIS_REPLY_INTEGER; /* Nothing but that it was done. */
+    j->answer = is_plain ? r->integer : lp_redis_at(r, 0, LAPSE_EDATA);
+    if (is_plain)
+        return;
     if (j->answer < 0)
         lp_redis_fail_job(j, refuse(d, j, r));
     else

@@ -57,14 +57,21 @@ void lp_redis_text(words *w, const char *text)
     lp_redis_word(w, text, strlen(text));
 }
 
-void lp_redis_number(words *w, int64_t n)
+void lp_redis_copy(words *w, const void *bytes, size_t len)
 {
     lp_redis_word(w, NULL, 0);
     if (w->failed)
         return;
     struct word *last = &w->list[w->count - 1];
     last->at = NULL;
-    last->len = (size_t)snprintf(last->number, sizeof last->number, "%" PRId64, n);
+    last->len = len;
+    memcpy(last->bytes, bytes, len);
+}
+
+void lp_redis_number(words *w, int64_t n)
+{
+    char digits[24];
+    lp_redis_copy(w, digits, (size_t)snprintf(digits, sizeof digits, "%" PRId64, n));
 }
 
 void lp_redis_free_words(words *w)
@@ -82,7 +89,7 @@ int lp_redis_append(redisContext *c, words *w)
     if (w->failed)
         return lp_fail_memory();
     for (size_t i = 0; i < w->count; i++) {
-        w->argv[i] = w->list[i].at ? w->list[i].at : w->list[i].number;
+        w->argv[i] = w->list[i].at ? w->list[i].at : w->list[i].bytes;
         w->lens[i] = w->list[i].len;
     }
     if (redisAppendCommandArgv(c, (int)w->count, w->argv, w->lens) == REDIS_OK)

@@ -50,14 +50,30 @@ static void write_want(redis_store *d, const lp_want *w, size_t number)
         lp_redis_number(out, lp_redis_queue(d, w->queues[i]));
 }
 
+/* Those of two kinds that stand in a row are one word of the script, with their number. */
+static void write_letter(redis_store *d, const lp_turn *t, const part *p, size_t i)
+{
+    lp_job *const *jobs = t->jobs + p->first;
+    int op = jobs[i]->op;
+    if ((op != LP_SCHEDULE && op != LP_END) || (i > 0 && jobs[i - 1]->op == op))
+        return;
+    size_t n = 1;
+    while (i + n < p->count && jobs[i + n]->op == op)
+        n++;
+    lp_redis_text(&d->words, op == LP_SCHEDULE ? "S" : "E");
+    lp_redis_number(&d->words, (int64_t)n);
+}
+
 static int append_part(redis_store *d, const lp_turn *t, const part *p)
 {
     bool ends = true;
     for (size_t i = 0; i < p->count; i++)
         ends = ends && !brings(t->jobs[p->first + i]);
     lp_redis_begin_call(d, d->identity, t->now, t->lease, ends);
-    for (size_t i = 0; i < p->count; i++)
+    for (size_t i = 0; i < p->count; i++) {
+        write_letter(d, t, p, i);
         lp_redis_write_job(d, t, t->jobs[p->first + i]);
+    }
     if (p->claims) {
         lp_redis_text(&d->words, "M");
         lp_redis_number(&d->words, t->push_most);
