@@ -322,7 +322,7 @@ static double claim_p50(const char *base, long dead, bool snapshot)
     }
     snprintf(text, sizeof text,
              "INSERT INTO %s.lapse_order (id, queue, at, seq, generation, due) SELECT"
-             " convert_to('b' || i, 'UTF8'), 'close_unpaid', now(), i, i, now()"
+             " convert_to('b' || i, 'UTF8'), 'close_unpaid', now() + i * interval '1 us', i, i, now()"
              " FROM generate_series(1, %d) i",
              p.schema, (SAMPLES + 100) * CLAIM);
     sql(p.conn, text);
