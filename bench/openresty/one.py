@@ -48,9 +48,9 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def ask(nginx: Nginx, seconds: int) -> dict[str, float]:
+def ask(nginx: Nginx, seconds: int, location: str = "order") -> dict[str, float]:
     command = ["wrk", "-t1", "-c32", f"-d{seconds}", "--latency",
-               f"http://127.0.0.1:{nginx.port}/order"]  # fmt: skip
+               f"http://127.0.0.1:{nginx.port}/{location}"]  # fmt: skip
     before = cpu_seconds(nginx.workers()[0])
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     spent = cpu_seconds(nginx.workers()[0]) - before
@@ -95,4 +95,5 @@ def main() -> None:
     print(json.dumps({"peer": peer, "workload": workload, "n": count, **figures}))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -74,6 +74,17 @@ int glue_no_memory(lua_State *L)
     return glue_condition(L, LAPSE_ENOMEM, lapse_strerror(LAPSE_ENOMEM));
 }
 
+int glue_refused(lua_State *L, const char *what, int number)
+{
+    char text[100];
+    if (strerror_r(number, text, sizeof text))
+        snprintf(text, sizeof text, "error %d", number);
+    lua_pushnil(L);
+    lua_pushfstring(L, "%s: %s", what, text);
+    lua_pushstring(L, lapse_error_name(LAPSE_ESYSTEM));
+    return 3;
+}
+
 bool glue_is(lua_State *L, int index, int upvalue)
 {
     if (!lua_touserdata(L, index) || !lua_getmetatable(L, index))

@@ -67,6 +67,12 @@ typedef struct scheduler {
     bool durable; /* its orders outlive the process, and name handlers */
     bool over;    /* run has returned after stop */
     bool hosted;  /* by nginx: a child that is forked has no use for it */
+    bool submits; /* its calls do not wait, and return tickets: ask.c */
+    int64_t tickets;
+    const lapse_answer *answer; /* argument of a protected call that copies it */
+    struct relay *relay;        /* relay.c; NULL: none */
+    struct aside *aside;        /* aside.c; NULL: none */
+    struct opener *opener;      /* opener.c; NULL: it is open, or closed */
 } scheduler;
 
 /* The scheduler that a call is about, at index 1. Raises for anything else. */
@@ -164,6 +170,52 @@ extern const luaL_Reg glue_schedule_methods[]; /* of schedulers */
 extern const luaL_Reg glue_default_look_functions[];
 extern const luaL_Reg glue_look_methods[]; /* of schedulers */
 
+/* -- ask.c -- */
+
+/* Submit what a waiting call would ask: a ticket, or an error. */
+int64_t glue_submit(scheduler *s, lapse_ask *ask);
+int64_t glue_submit_put(scheduler *s, const lapse_spec *spec);
+
+/* The same as the results of a method. */
+int glue_submit_named(lua_State *L, scheduler *s, lapse_ask ask);
+
+int64_t glue_new_ticket(scheduler *s);
+
+extern const luaL_Reg glue_ask_methods[]; /* of schedulers, for the loop in Lua */
+
+/* -- aside.c -- */
+
+typedef struct aside aside;
+
+void glue_close_aside(scheduler *s);
+
+/* -- opener.c -- */
+
+typedef struct opener opener;
+
+/* Open the store on a thread: 0, or an errno. */
+int glue_start_opener(scheduler *s, const char *url, const lapse_options *options);
+void glue_close_opener(scheduler *s);
+
+extern const luaL_Reg glue_opener_methods[]; /* of schedulers, for the loop in Lua */
+
+/* -- relay.c -- */
+
+/* Open it, and push where to connect to, as nginx names it: 1; or nil, message, code: 3. */
+int glue_push_relay(lua_State *L, scheduler *s);
+
+/* The scheduler is open: from now on its descriptor is watched. */
+void glue_relay_watches(scheduler *s);
+
+typedef struct relay relay;
+
+/* Have the driver in Lua look at once; from any thread. */
+void glue_ring(scheduler *s);
+
+void glue_close_relay(scheduler *s);
+
+extern const luaL_Reg glue_relay_methods[]; /* of schedulers, for the loop in Lua */
+
 /* -- order.c -- */
 
 int glue_offer(lua_State *L);
@@ -214,6 +266,7 @@ int glue_condition(lua_State *L, int code, const char *message);
 int glue_closed(lua_State *L);
 int glue_unknown(lua_State *L);
 int glue_no_memory(lua_State *L);
+int glue_refused(lua_State *L, const char *what, int number); /* by the system: its errno */
 
 /* true; or false and why not: the results of cancel and reschedule. */
 int glue_push_fate(lua_State *L, int fate);

@@ -2,7 +2,10 @@
  *
  * What the library gives away, a copy or a text, becomes a Lua value in a protected call, so
  * that it is freed, and a walk ended in order, also where Lua has no memory. */
-#include "glue.h"
+#include "look.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 /* -- Orders -- */
 
@@ -28,6 +31,8 @@ static int get(lua_State *L)
         return glue_closed(L);
     if (!possible)
         return glue_unknown(L);
+    if (s->submits)
+        return glue_submit_named(L, s, (lapse_ask){.what = LAPSE_ASK_GET, .id = id});
     lua_pushcfunction(L, copy_shown);
     lua_pushvalue(L, 1);
     lapse_info info;
@@ -62,6 +67,80 @@ static bool visit(const lapse_info *info, void *arg)
     return !w->failed;
 }
 
+/* The same for a look from another thread. */
+
+static bool copy_bytes(char **to, const void *from, size_t len)
+{
+    if (!from)
+        return true;
+    *to = malloc(len + 1);
+    if (*to)
+        memcpy(*to, from, len);
+    if (*to)
+        (*to)[len] = '\0';
+    return *to != NULL;
+}
+
+static bool copy_text_of(char **to, const char *from)
+{
+    return copy_bytes(to, from, from ? strlen(from) : 0);
+}
+
+static bool copy_info(lapse_info *to, const lapse_info *from)
+{
+    char *payload = NULL;
+    *to = *from;
+    to->id = to->queue = to->error = NULL;
+    bool fine = copy_bytes(&to->id, from->id, from->id_len) &&
+                copy_text_of(&to->queue, from->queue) && copy_text_of(&to->error, from->error) &&
+                copy_bytes(&payload, from->payload, from->payload_len);
+    to->payload = payload;
+    if (!fine)
+        lapse_info_free(to);
+    return fine;
+}
+
+static bool keep_shown(const lapse_info *info, void *arg)
+{
+    look *l = arg;
+    if (l->count == l->room) {
+        size_t room = l->room ? 2 * l->room : 64;
+        lapse_info *more = realloc(l->infos, room * sizeof *more);
+        if (!more)
+            return false;
+        l->infos = more;
+        l->room = room;
+    }
+    if (!copy_info(&l->infos[l->count], info))
+        return false;
+    l->count++;
+    return true;
+}
+
+static int64_t make_orders(look *l, lapse *s)
+{
+    int64_t shown = lapse_each(s, l->states, keep_shown, l);
+    return shown > (int64_t)l->count ? LAPSE_ENOMEM : shown;
+}
+
+static int push_orders(lua_State *L, const look *l)
+{
+    lua_createtable(L, (int)l->count, 0);
+    for (size_t i = 0; i < l->count; i++) {
+        glue_push_info(L, &l->infos[i]);
+        lua_rawseti(L, -2, (int)i + 1);
+    }
+    return 1;
+}
+
+static int orders_aside(lua_State *L, scheduler *s, unsigned states)
+{
+    look *l = glue_new_look(make_orders, push_orders, NULL);
+    if (l)
+        l->states = states;
+    return glue_look_aside(L, s, l);
+}
+
 /* An array of what lapse_each shows. */
 static int orders(lua_State *L)
 {
@@ -71,6 +150,8 @@ static int orders(lua_State *L)
         lua_isnil(L, 2) ? 0 : (unsigned)glue_check_name(L, 2, "the state", glue_states);
     if (!s->lapse)
         return glue_closed(L);
+    if (s->submits)
+        return orders_aside(L, s, states);
     lua_newtable(L);
     lua_pushcfunction(L, copy_shown);
     walk w = {.L = L, .s = s};
@@ -87,20 +168,13 @@ static int orders(lua_State *L)
 
 /* -- Statistics -- */
 
-#define COUNT(field) (glue_push_int64(L, now.field), lua_setfield(L, -2, #field))
-#define SECONDS(field) (glue_push_seconds(L, now.field), lua_setfield(L, -2, #field))
-#define FLAG(field) (lua_pushboolean(L, now.field), lua_setfield(L, -2, #field))
+#define COUNT(field) (glue_push_int64(L, now->field), lua_setfield(L, -2, #field))
+#define SECONDS(field) (glue_push_seconds(L, now->field), lua_setfield(L, -2, #field))
+#define FLAG(field) (lua_pushboolean(L, now->field), lua_setfield(L, -2, #field))
 
-static int stats(lua_State *L)
+static int push_stats(lua_State *L, const look *l)
 {
-    scheduler *s = glue_self(L);
-    if (!s->lapse)
-        return glue_closed(L);
-    lapse_stats now;
-    int code;
-    GLUE_CALL(L, s, code, lapse_statistics(s->lapse, &now));
-    if (code < 0)
-        return glue_failure(L, code);
+    const lapse_stats *now = &l->stats;
     lua_createtable(L, 0, 30);
     COUNT(pending);
     COUNT(running);
@@ -132,26 +206,34 @@ static int stats(lua_State *L)
     SECONDS(offline);
     COUNT(bytes);
     COUNT(longest_move);
-    glue_push_deaths(L, now.dead_by);
+    glue_push_deaths(L, now->dead_by);
     lua_setfield(L, -2, "dead_by");
     return 1;
 }
 
-/* (scheduler, [queue]) -> a table; nil, message, "Unknown". */
-static int queue_stats(lua_State *L)
+static int64_t make_stats(look *l, lapse *s)
+{
+    return lapse_statistics(s, &l->stats);
+}
+
+static int stats(lua_State *L)
 {
     scheduler *s = glue_self(L);
-    lua_settop(L, 2);
-    const char *queue = glue_check_queue(L, 2);
     if (!s->lapse)
         return glue_closed(L);
-    lapse_queue_stats now;
+    if (s->submits)
+        return glue_look_aside(L, s, glue_new_look(make_stats, push_stats, NULL));
+    look now = {.name = NULL};
     int code;
-    GLUE_CALL(L, s, code, lapse_queue_statistics(s->lapse, queue, &now));
-    if (code < 0)
-        return glue_failure(L, code);
+    GLUE_CALL(L, s, code, lapse_statistics(s->lapse, &now.stats));
+    return code < 0 ? glue_failure(L, code) : push_stats(L, &now);
+}
+
+static int push_queue_stats(lua_State *L, const look *l)
+{
+    const lapse_queue_stats *now = &l->queue;
     lua_createtable(L, 0, 17);
-    lua_pushstring(L, now.queue);
+    lua_pushstring(L, now->queue);
     lua_setfield(L, -2, "queue");
     FLAG(handled);
     FLAG(paused);
@@ -168,14 +250,61 @@ static int queue_stats(lua_State *L)
     SECONDS(late_p50);
     SECONDS(late_p99);
     SECONDS(late_max);
-    glue_push_deaths(L, now.dead_by);
+    glue_push_deaths(L, now->dead_by);
     lua_setfield(L, -2, "dead_by");
     return 1;
+}
+
+static int64_t make_queue_stats(look *l, lapse *s)
+{
+    return lapse_queue_statistics(s, l->name, &l->queue);
+}
+
+/* (scheduler, [queue]) -> a table; nil, message, "Unknown". */
+static int queue_stats(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    lua_settop(L, 2);
+    const char *queue = glue_check_queue(L, 2);
+    if (!s->lapse)
+        return glue_closed(L);
+    if (s->submits)
+        return glue_look_aside(L, s, glue_new_look(make_queue_stats, push_queue_stats, queue));
+    look now = {.name = NULL};
+    int code;
+    GLUE_CALL(L, s, code, lapse_queue_statistics(s->lapse, queue, &now.queue));
+    return code < 0 ? glue_failure(L, code) : push_queue_stats(L, &now);
 }
 
 #undef COUNT
 #undef SECONDS
 #undef FLAG
+
+static int64_t make_queues(look *l, lapse *s)
+{
+    const char *name;
+    int64_t code = lapse_statistics(s, &l->stats); /* Says so if it is closed or offline. */
+    for (size_t i = 0; code >= 0 && (name = lapse_queue_name(s, i)); i++) {
+        char **more = realloc(l->names, (i + 1) * sizeof *more);
+        if (!more)
+            return LAPSE_ENOMEM;
+        l->names = more;
+        if (!(more[i] = strdup(name)))
+            return LAPSE_ENOMEM;
+        l->count = i + 1;
+    }
+    return code;
+}
+
+static int push_queues(lua_State *L, const look *l)
+{
+    lua_createtable(L, (int)l->count, 0);
+    for (size_t i = 0; i < l->count; i++) {
+        lua_pushstring(L, l->names[i]);
+        lua_rawseti(L, -2, (int)i + 1);
+    }
+    return 1;
+}
 
 /* An array of the names of all queues. */
 static int queues(lua_State *L)
@@ -183,6 +312,8 @@ static int queues(lua_State *L)
     scheduler *s = glue_self(L);
     if (!s->lapse)
         return glue_closed(L);
+    if (s->submits)
+        return glue_look_aside(L, s, glue_new_look(make_queues, push_queues, NULL));
     lapse_stats now; /* A child notices here that it is one. */
     int code;
     GLUE_CALL(L, s, code, lapse_statistics(s->lapse, &now));
@@ -205,11 +336,26 @@ static int copy_text(lua_State *L)
     return 1;
 }
 
+static int64_t make_metrics(look *l, lapse *s)
+{
+    int code = lapse_statistics(s, &l->stats);
+    l->text = code < 0 ? NULL : lapse_metrics(s);
+    return code < 0 || l->text ? code : LAPSE_ENOMEM;
+}
+
+static int push_metrics(lua_State *L, const look *l)
+{
+    lua_pushstring(L, l->text);
+    return 1;
+}
+
 static int metrics(lua_State *L)
 {
     scheduler *s = glue_self(L);
     if (!s->lapse)
         return glue_closed(L);
+    if (s->submits)
+        return glue_look_aside(L, s, glue_new_look(make_metrics, push_metrics, NULL));
     lapse_stats now;
     int code;
     GLUE_CALL(L, s, code, lapse_statistics(s->lapse, &now));

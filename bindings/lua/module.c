@@ -5,11 +5,12 @@
  *
  *     methods    of schedulers; lua/lapse/init.lua adds those written in Lua
  *     default    the same as functions, for the default scheduler of this Lua state
+ *     order, claim  fields and methods of orders
  *     loop       begin, settle and what else lua/lapse/loop.lua needs
  *     verdict    metatable of what retry and reject return
  *     teller     an array for the function of the loop that tells the hooks, and the module
  *     tie        what tells lua/resty/lapse.lua that a request of nginx has ended
- *     new, manual_clock, retry, reject, version, built_for */
+ *     new, new_apart, manual_clock, retry, reject, version, built_for */
 #include "glue.h"
 
 /* Set functions in the table at `table`. The upvalues lie from `upvalues` on; UP_DEFAULT
@@ -88,13 +89,16 @@ static void add_schedulers(lua_State *L, int module, int up)
     set_functions(L, loop, glue_pass_methods, up, false);
     set_functions(L, loop, glue_run_methods, up, false);
     set_functions(L, loop, glue_tell_methods, up, false);
+    set_functions(L, loop, glue_ask_methods, up, false);
+    set_functions(L, loop, glue_relay_methods, up, false);
+    set_functions(L, loop, glue_opener_methods, up, false);
 }
 
 /* Orders have fields and methods; those that were taken have more. */
-static void add_orders(lua_State *L, int metatable, const luaL_Reg *meta, const luaL_Reg *methods,
-                       int up)
+static void add_orders(lua_State *L, int module, const char *name, int metatable,
+                       const luaL_Reg *meta, const luaL_Reg *methods, int up)
 {
-    lua_newtable(L);
+    add_table(L, module, name);
     glue_add_order_fields(L);
     set_functions(L, lua_gettop(L), glue_order_methods, up, false);
     if (methods)
@@ -130,8 +134,8 @@ int luaopen_lapse_core(lua_State *L)
     int module = lua_gettop(L), up = module + 1;
     push_upvalues(L);
     add_schedulers(L, module, up);
-    add_orders(L, up + UP_ORDER - 1, glue_order_meta, NULL, up);
-    add_orders(L, up + UP_CLAIM - 1, glue_claim_meta, glue_claim_methods, up);
+    add_orders(L, module, "order", up + UP_ORDER - 1, glue_order_meta, NULL, up);
+    add_orders(L, module, "claim", up + UP_CLAIM - 1, glue_claim_meta, glue_claim_methods, up);
     add_class(L, up + UP_CLOCK - 1, glue_clock_meta, glue_clock_methods, up);
     add_class(L, up + UP_TIE - 1, glue_tie_meta, glue_tie_methods, up);
     set_functions(L, module, glue_scheduler_functions, up, false);

@@ -4,7 +4,7 @@
  * settled. Its own table is the scheduler's. One that a callback is shown is settled by the
  * loop in Lua; one that was taken is `held` until one of its methods settles it, and given
  * back if it is forgotten. */
-#include "glue.h"
+#include "look.h"
 
 #include <string.h>
 
@@ -140,6 +140,19 @@ static int begin_apart(lua_State *L)
         return glue_no_memory(L);
     s->runs[s->depth] = (run){.until = LAPSE_FOREVER};
     return begin_by(L, s, LAPSE_FOREVER);
+}
+
+/* Look for an order on a durable store without starting one: the scheduler's descriptor is
+ * readable until a host has looked. */
+static int look_only(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    const lapse_order *none;
+    lapse_callback fn;
+    void *arg;
+    if (s->lapse) /* Nothing is due by the beginning of time. */
+        (void)lapse_begin(s->lapse, INT64_MIN, &none, &fn, &arg);
+    return glue_finish(L, s, 0);
 }
 
 /* (scheduler, order, verdict, delay or nil, error or nil) */
@@ -342,10 +355,31 @@ static order *check_order(lua_State *L)
     return lua_touserdata(L, 1);
 }
 
+static int64_t make_holds(look *l, lapse *s)
+{
+    return lapse_holds(s, l->number);
+}
+
+static int push_holds(lua_State *L, const look *l)
+{
+    lua_pushboolean(L, l->result > 0);
+    return 1;
+}
+
+static int holds_aside(lua_State *L, scheduler *s, int64_t fence)
+{
+    look *l = glue_new_look(make_holds, push_holds, NULL);
+    if (l)
+        l->number = fence;
+    return glue_look_aside(L, s, l);
+}
+
 static int holds(lua_State *L)
 {
     int64_t fence = check_order(L)->view.fence;
-    const scheduler *s = scheduler_of(L);
+    scheduler *s = scheduler_of(L);
+    if (s->submits && s->lapse)
+        return holds_aside(L, s, fence);
     lua_pushboolean(L, s->lapse && lapse_holds(s->lapse, fence));
     return 1;
 }
@@ -458,6 +492,7 @@ const luaL_Reg glue_run_methods[] = {
     {"begin", begin},
     {"settle", settle},
     {"begin_apart", begin_apart},
+    {"look", look_only},
     {"settle_apart", settle_apart},
     {NULL, NULL},
 };

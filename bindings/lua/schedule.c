@@ -15,7 +15,8 @@ lapse_verdict glue_call_in_lua(const lapse_order *order, void *arg)
     return LAPSE_GIVE_BACK;
 }
 
-/* Schedule `spec` with the callback at index `callback`, 0: none. */
+/* Schedule `spec` with the callback at index `callback`, 0: none. -> the generation, or a
+ * ticket. */
 static int64_t try_put(lua_State *L, scheduler *s, lapse_spec *spec, int callback)
 {
     uint32_t number = 0;
@@ -26,7 +27,7 @@ static int64_t try_put(lua_State *L, scheduler *s, lapse_spec *spec, int callbac
         spec->fn = glue_call_in_lua;
         spec->arg = slots_arg(&s->slots, number);
     }
-    int64_t generation = lapse_put(s->lapse, spec);
+    int64_t generation = s->submits ? glue_submit_put(s, spec) : lapse_put(s->lapse, spec);
     if (generation < 0 && number)
         slots_drop(L, &s->slots, number);
     return generation;
@@ -285,6 +286,23 @@ static int return_results(lua_State *L, const batch *b, int answers, int64_t acc
     return 2;
 }
 
+/* Tickets as the results. */
+static int64_t submit_batch(scheduler *s, batch *b)
+{
+    int64_t accepted = 0;
+    for (size_t i = 0; i < b->count; i++) {
+        b->results[i] = glue_submit_put(s, &b->specs[i]);
+        accepted += b->results[i] > 0;
+    }
+    return accepted;
+}
+
+static int64_t put_batch(scheduler *s, batch *b)
+{
+    return s->submits ? submit_batch(s, b)
+                      : lapse_schedule_many(s->lapse, b->specs, b->count, b->results);
+}
+
 static int64_t try_batch(lua_State *L, scheduler *s, batch *b, int names)
 {
     b->filled = 0;
@@ -298,7 +316,7 @@ static int64_t try_batch(lua_State *L, scheduler *s, batch *b, int names)
     }
     fill_batch(L, s, b, names);
     attach_callbacks(s, b);
-    int64_t accepted = lapse_schedule_many(s->lapse, b->specs, b->count, b->results);
+    int64_t accepted = put_batch(s, b);
     drop_batch(L, s, b, accepted < 0);
     return accepted;
 }
@@ -333,6 +351,9 @@ static int cancel(lua_State *L)
     int64_t generation = glue_check_generation(L, 3);
     if (!s->lapse)
         return glue_closed(L);
+    if (s->submits && possible)
+        return glue_submit_named(
+            L, s, (lapse_ask){.what = LAPSE_ASK_CANCEL, .id = id, .generation = generation});
     int fate = LAPSE_FATE_UNKNOWN;
     if (possible)
         GLUE_CALL(L, s, fate, lapse_cancel(s->lapse, id, generation));
@@ -368,6 +389,11 @@ static int reschedule(lua_State *L)
     int64_t generation = glue_check_generation(L, 4);
     if (!s->lapse)
         return glue_closed(L);
+    if (s->submits && possible)
+        return glue_submit_named(
+            L, s,
+            (lapse_ask){
+                .what = LAPSE_ASK_RESCHEDULE, .id = id, .generation = generation, .delay = delay});
     int fate = LAPSE_FATE_UNKNOWN;
     if (possible)
         GLUE_CALL(L, s, fate, lapse_reschedule(s->lapse, id, generation, delay));

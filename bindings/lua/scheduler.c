@@ -177,14 +177,44 @@ static const char *read_options(lua_State *L, lapse_options *options, scheduler 
     return check_url(L, 3, "the url");
 }
 
-static int new_scheduler(lua_State *L)
+/* Push the scheduler that the argument describes, yet closed, at index 2. */
+static scheduler *read_scheduler(lua_State *L, const char **url, lapse_options *options)
 {
     glue_check_dot(L);
     lua_settop(L, 1);
     scheduler *s = push_scheduler(L);
+    *url = lua_istable(L, 1) ? read_options(L, options, s)
+                             : check_url(L, 1, "the url, or an options table,");
+    return s;
+}
+
+/* options -> scheduler, place. As new, for a host that does not wait: it opens on a thread
+ * (opener.c), and tells of everything through a socket at that place (relay.c). */
+static int new_apart(lua_State *L)
+{
     lapse_options options = {.clock = NULL};
-    const char *url = lua_istable(L, 1) ? read_options(L, &options, s)
-                                        : check_url(L, 1, "the url, or an options table,");
+    const char *url;
+    scheduler *s = read_scheduler(L, &url, &options);
+    s->hosted = true;
+    options.release = slots_release;
+    glue_listen(s, &options);
+    int results = glue_push_relay(L, s);
+    if (results != 1)
+        return results;
+    int number = glue_start_opener(s, url, &options);
+    if (number)
+        return glue_refused(L, "a thread for the store", number);
+    lua_replace(L, 1);
+    lua_settop(L, 2);
+    lua_insert(L, 1);
+    return 2;
+}
+
+static int new_scheduler(lua_State *L)
+{
+    lapse_options options = {.clock = NULL};
+    const char *url;
+    scheduler *s = read_scheduler(L, &url, &options);
     int code = open_scheduler(s, url, &options);
     if (code < 0)
         return glue_failure(L, code);
@@ -308,12 +338,21 @@ static lapse_ns patience(const scheduler *s)
     return s->durable ? LAPSE_SECONDS(5) : 0;
 }
 
+/* The binding's own. */
+static void close_threads(scheduler *s)
+{
+    glue_close_opener(s);
+    glue_close_aside(s);
+    glue_close_relay(s);
+}
+
 static int close_scheduler(lua_State *L)
 {
     scheduler *s = glue_self(L);
     lapse_ns timeout = lua_isnoneornil(L, 2) ? patience(s) : glue_check_timeout(L, 2);
     glue_finish(L, s, 0); /* Nobody tells the hooks later. */
     if (s->lapse) {
+        close_threads(s);
         int code = lapse_close(s->lapse, timeout);
         if (code == LAPSE_EINCALLBACK)
             return glue_condition(L, code, "close waits for callbacks and this is one: use stop()");
@@ -330,6 +369,7 @@ static int close_scheduler(lua_State *L)
 static int collect(lua_State *L)
 {
     scheduler *s = lua_touserdata(L, 1);
+    close_threads(s);
     if (s->lapse) {
         glue_unwind(s, 0, LAPSE_GIVE_BACK, NULL);
         lapse_close(s->lapse, patience(s));
@@ -459,11 +499,11 @@ static int leave_run(lua_State *L)
     return 0;
 }
 
-/* How long run may wait: a claim that is lost meanwhile may be worth telling of. Nobody
+/* How long run may wait, and a host not at all: a claim that is lost meanwhile may be worth telling of. Nobody
  * can advance a manual clock while this thread waits. */
 static lapse_ns longest_wait(const scheduler *s)
 {
-    if (glue_has_news(s))
+    if (glue_has_news(s) || s->submits)
         return 0;
     return s->clock ? LAPSE_FOREVER : lapse_timeout(s->lapse);
 }
@@ -493,6 +533,7 @@ static int to_string(lua_State *L)
 
 const luaL_Reg glue_scheduler_functions[] = {
     {"new", new_scheduler},
+    {"new_apart", new_apart},
     {NULL, NULL},
 };
 

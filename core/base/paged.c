@@ -74,6 +74,21 @@ void *lp_pages_take(size_t bytes)
     return memory == MAP_FAILED ? NULL : memory;
 }
 
+void *lp_pages_take_huge(void)
+{
+    size_t around = LP_HUGE_PAGE - LP_PAGE;
+    char *memory = lp_pages_take(LP_HUGE_PAGE + around);
+    if (!memory)
+        return NULL;
+    size_t before = -(uintptr_t)memory % LP_HUGE_PAGE;
+    if (before > 0)
+        (void)munmap(memory, before); /* Else it stays unused, and costs no memory. */
+    if (before < around)
+        (void)munmap(memory + before + LP_HUGE_PAGE, around - before);
+    (void)madvise(memory + before, LP_HUGE_PAGE, MADV_HUGEPAGE); /* Small pages do as well. */
+    return memory + before;
+}
+
 void lp_pages_give(void *memory, size_t bytes)
 {
     /* Unmapping the middle of a mapping splits it, which the system refuses when there

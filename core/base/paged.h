@@ -54,6 +54,12 @@ enum { LP_PAGE = 4096 }; /* the sizes below are multiples of it */
 void *lp_pages_take(size_t bytes);
 void lp_pages_give(void *memory, size_t bytes);
 
+enum { LP_HUGE_PAGE = 2 << 20 };
+
+/* LP_HUGE_PAGE bytes, zeroed, aligned to their size, or NULL; the system is asked to use one
+ * large page for them. To be given back with lp_pages_give. */
+void *lp_pages_take_huge(void);
+
 /* Give the memory back but keep the addresses. What it holds afterwards is undefined. */
 void lp_pages_drop(void *memory, size_t bytes);
 

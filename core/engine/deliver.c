@@ -405,12 +405,13 @@ void lp_book_ended(lapse *s, const lp_job *booked, lp_queue *q, bool cancelled)
 }
 
 /* Whether only the store knows if the claim still holds its order: a taker renews by itself,
- * and a callback's lease may have ended where it could not be renewed. */
+ * and a callback's lease may have ended where it could not be renewed. A host's loop must not
+ * wait: what it was told is corrected when the store has answered. */
 static bool must_wait(const lapse *s, const lp_claim *c, lapse_verdict verdict, lapse_ns now)
 {
     if (!s->driver || verdict == LAPSE_GIVE_BACK)
         return false;
-    return !c->runs_callback || !lp_driver_is_assured(c, now);
+    return !c->runs_callback || (!s->driver->host_loops && !lp_driver_is_assured(c, now));
 }
 
 int lp_settle(lapse *s, lp_claim *c, lapse_verdict verdict, lapse_ns delay, const char *error,

@@ -185,10 +185,10 @@ struct lp_durable {
 lp_loan *lp_loan_make(const char *id, size_t id_len, const char *queue, const void *payload,
                       size_t payload_len);
 
-/* Those of this build; table.c knows which. */
 /* Whether an application may put this on its own connection; not its id and time. */
 int lp_durable_check_spec(const lapse_spec *spec);
 
+/* Those of this build; table.c knows which. */
 extern const lp_durable_ops lp_sqlite_store, lp_postgresql_store, lp_redis_store;
 
 #endif

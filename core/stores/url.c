@@ -1,7 +1,9 @@
 /* url.c - the parts of a store's URL. */
+#define _DEFAULT_SOURCE /* explicit_bzero */
 #include "stores/url.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -136,4 +138,146 @@ int lp_url_duration(const lp_url_option *option, lapse_ns min, lapse_ns max, lap
         return LAPSE_OK;
     }
     return bad(LAPSE_EURL, option, "a number with a unit, as 500us, 10ms, 2s, 30m");
+}
+
+/* -- The place -- */
+
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* The bytes that %-encoded text stands for, into *out: how many, or -1. */
+static int decode(const char *text, size_t len, char *out)
+{
+    int n = 0;
+    for (size_t i = 0; i < len; i++) {
+        if (text[i] != '%') {
+            out[n++] = text[i];
+            continue;
+        }
+        int high = i + 2 < len ? hex_digit(text[i + 1]) : -1;
+        int low = high < 0 ? -1 : hex_digit(text[i + 2]);
+        if (low < 0 || high * 16 + low == 0)
+            return -1;
+        out[n++] = (char)(high * 16 + low);
+        i += 2;
+    }
+    return n;
+}
+
+/* `what` names the part; its value is not shown, since it may be a password. */
+static int take_part(const char *text, size_t len, const char *what, char **out)
+{
+    char *copy = malloc(len + 1);
+    if (!copy)
+        return lp_fail_memory();
+    int n = decode(text, len, copy);
+    if (n < 0) {
+        free(copy);
+        return lp_fail(LAPSE_EURL,
+                       "the %s in the store URL has a '%%' that is not followed by two "
+                       "hexadecimal digits, or %%00: write '%%' itself as %%25",
+                       what);
+    }
+    copy[n] = '\0';
+    *out = copy;
+    return LAPSE_OK;
+}
+
+/* What stands there is not shown: in a URL that is written wrongly it may be of a password. */
+static int bad_port(void)
+{
+    return lp_fail(LAPSE_EURL, "the port in the store URL is not a number from 1 to 65535: use "
+                               "host:port, and write ':' in a user's name as %%3A");
+}
+
+static int read_port(const char *text, size_t len, unsigned *out)
+{
+    unsigned n = 0;
+    for (size_t i = 0; i < len; i++) {
+        if (text[i] < '0' || text[i] > '9' || n > 65535)
+            return bad_port();
+        n = 10 * n + (unsigned)(text[i] - '0');
+    }
+    *out = n;
+    return n > 65535 || (len && n == 0) ? bad_port() : LAPSE_OK;
+}
+
+static int read_user(const char *text, size_t len, lp_url_place *out)
+{
+    const char *colon = memchr(text, ':', len);
+    size_t user = colon ? (size_t)(colon - text) : len;
+    int code = user ? take_part(text, user, "user", &out->user) : LAPSE_OK;
+    if (code < 0 || !colon)
+        return code;
+    return take_part(colon + 1, len - user - 1, "password", &out->password);
+}
+
+static int read_host(const char *text, size_t len, lp_url_place *out)
+{
+    const char *end = *text == '[' ? memchr(text, ']', len) : NULL;
+    if (len && *text == '[' && !end)
+        return lp_fail(LAPSE_EURL, "the host in the store URL begins with '[' and has no ']'");
+    const char *after = end ? end + 1 : memchr(text, ':', len);
+    after = after ? after : text + len;
+    const char *from = end ? text + 1 : text;
+    size_t host = (size_t)((end ? end : after) - from), left = (size_t)(text + len - after);
+    if (left && *after != ':')
+        return bad_port();
+    int code = host ? take_part(from, host, "host", &out->host) : LAPSE_OK;
+    return code < 0 || !left ? code : read_port(after + 1, left - 1, &out->port);
+}
+
+/* The last '@' before the path: one in a password may stand as it is. */
+static const char *last_at(const char *text, size_t len)
+{
+    while (len && text[len - 1] != '@')
+        len--;
+    return len ? text + len - 1 : NULL;
+}
+
+static int read_place(const char *url, lp_url_place *out)
+{
+    const char *at = strchr(url, ':');
+    if (!at || strncmp(at, "://", 3) != 0)
+        return lp_fail(LAPSE_EURL, "the store URL has no // behind its scheme: use for instance "
+                                   "redis://localhost:6379/0");
+    at += 3;
+    size_t all = strcspn(at, "?"), len = strcspn(at, "/?");
+    if (strchr(at + len, '@'))
+        return lp_fail(LAPSE_EURL, "the store URL has an '@' behind its host: in a password write "
+                                   "'/' as %%2F and '?' as %%3F, elsewhere '@' as %%40");
+    const char *host = last_at(at, len);
+    int code = host ? read_user(at, (size_t)(host - at), out) : LAPSE_OK;
+    host = host ? host + 1 : at;
+    if (code == LAPSE_OK)
+        code = read_host(host, (size_t)(at + len - host), out);
+    if (code == LAPSE_OK && len < all)
+        code = take_part(at + len + 1, all - len - 1, "path", &out->path);
+    return code;
+}
+
+int lp_url_read_place(const char *url, lp_url_place *out)
+{
+    *out = (lp_url_place){.user = NULL};
+    int code = read_place(url, out);
+    if (code < 0)
+        lp_url_free_place(out);
+    return code;
+}
+
+void lp_url_free_place(lp_url_place *place)
+{
+    free(place->user);
+    if (place->password) /* It does not stay in memory that others get. */
+        explicit_bzero(place->password, strlen(place->password));
+    free(place->password);
+    free(place->host);
+    free(place->path);
+    *place = (lp_url_place){.user = NULL};
 }

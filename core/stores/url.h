@@ -1,9 +1,11 @@
 /* url.h - the parts of a store's URL.
  *
  *     scheme:...?name=value&name=value
+ *     scheme://user:password@host:port/path?name=value
  *
- * Names and values are read as they stand, without %-decoding: the options of the stores
- * need none. Nothing is kept; a password is never part of a message. */
+ * Names and values of options are read as they stand, without %-decoding: the options of the
+ * stores need none. What stands before them is %-decoded. A password is never part of a
+ * message. */
 #ifndef LP_URL_H
 #define LP_URL_H
 
@@ -32,5 +34,17 @@ int lp_url_refuse(const lp_url_option *option, const char *wanted);
  * is outside `min` to `max`. */
 int lp_url_duration(const lp_url_option *option, lapse_ns min, lapse_ns max, lapse_ns *out);
 int lp_url_number(const lp_url_option *option, uint64_t min, uint64_t max, uint64_t *out);
+
+/* What stands between "scheme://" and the options, %-decoded, from malloc; NULL: not given.
+ * `port` is 0 when none is given. An IPv6 host is without its brackets; `path` is what follows
+ * the first '/'. */
+typedef struct lp_url_place {
+    char *user, *password, *host, *path;
+    unsigned port;
+} lp_url_place;
+
+/* LAPSE_EURL or LAPSE_ENOMEM, and nothing to free. */
+int lp_url_read_place(const char *url, lp_url_place *out);
+void lp_url_free_place(lp_url_place *place);
 
 #endif

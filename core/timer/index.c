@@ -16,6 +16,8 @@
 enum {
     BLOCK_MIN = 2048, /* entries */
     BLOCK_BYTES = LP_SEGMENT_MAX * sizeof(lp_index_entry),
+    HUGE_BLOCKS = LP_HUGE_PAGE / BLOCK_BYTES,
+    HUGE_FROM = 64, /* the first segment whose block is in a huge page */
     SEGMENTS_MAX = 1 << 20,
     SPLIT_FROM = 2950,
     SPLIT_UNTIL = 3480,
@@ -46,17 +48,46 @@ static uint32_t fitting_size(uint32_t count, uint32_t least)
     return size;
 }
 
-static lp_index_entry *take_entries(uint32_t size)
+/* Where in its huge page the block of a segment is; 0 is the first. */
+static uint32_t place_in_huge(uint32_t number)
 {
-    return size < BLOCK_MIN ? calloc(size, sizeof(lp_index_entry)) : lp_pages_take(BLOCK_BYTES);
+    return (number - HUGE_FROM) % HUGE_BLOCKS;
 }
 
-static void give_entries(lp_index_entry *entries, uint32_t size)
+/* The block of the segment behind the last one. */
+static lp_index_entry *take_huge_block(const lp_index *x, uint32_t number, uint32_t size)
+{
+    if (place_in_huge(number) == 0)
+        return lp_pages_take_huge();
+    lp_index_entry *entries = segment_at(x, number - 1)->entries + LP_SEGMENT_MAX;
+    memset(entries, 0, size * sizeof *entries); /* It may have been in use before. */
+    return entries;
+}
+
+/* The block of the last segment. */
+static void give_huge_block(lp_index_entry *entries, uint32_t number)
+{
+    if (place_in_huge(number) == 0)
+        lp_pages_give(entries, LP_HUGE_PAGE);
+    else
+        lp_pages_drop(entries, BLOCK_BYTES);
+}
+
+static lp_index_entry *take_entries(const lp_index *x, uint32_t number, uint32_t size)
 {
     if (size < BLOCK_MIN)
-        free(entries);
+        return calloc(size, sizeof(lp_index_entry));
+    return number < HUGE_FROM ? lp_pages_take(BLOCK_BYTES) : take_huge_block(x, number, size);
+}
+
+static void give_entries(const lp_segment *s, uint32_t number)
+{
+    if (s->size < BLOCK_MIN)
+        free(s->entries);
+    else if (number < HUGE_FROM)
+        lp_pages_give(s->entries, BLOCK_BYTES);
     else
-        lp_pages_give(entries, BLOCK_BYTES);
+        give_huge_block(s->entries, number);
 }
 
 /* Put the entry in the first free place from its home on. There is one. */
@@ -81,12 +112,13 @@ static void put_all(lp_index *x, lp_segment *s, const lp_index_entry *entries, u
 }
 
 /* Change the size of a segment in its block, emptying it onto the shelf. */
-static void clear_onto_shelf(lp_index *x, lp_segment *s, uint32_t size)
+static void clear_onto_shelf(lp_index *x, uint32_t number, uint32_t size)
 {
+    lp_segment *s = segment_at(x, number);
     size_t old = s->size * sizeof *s->entries, now = size * sizeof *s->entries;
     memcpy(x->shelf, s->entries, old);
     memset(s->entries, 0, now);
-    if (now < old)
+    if (now < old && number < HUGE_FROM) /* A hole would split the huge page. */
         lp_pages_drop((char *)s->entries + now, old - now);
     x->room += size;
     x->room -= s->size;
@@ -101,30 +133,31 @@ static int need_shelf(lp_index *x)
     return x->shelf ? 0 : LAPSE_ENOMEM;
 }
 
-/* From or to an allocation of its own. */
+/* From or to an allocation of its own: of the first segment, while it is alone. */
 static int resize_small(lp_index *x, lp_segment *s, uint32_t size)
 {
     lp_segment old = *s;
-    lp_index_entry *entries = take_entries(size);
+    lp_index_entry *entries = take_entries(x, 0, size);
     if (!entries)
         return LAPSE_ENOMEM;
     *s = (lp_segment){.entries = entries, .size = size};
     put_all(x, s, old.entries, old.size);
     x->room += size;
     x->room -= old.size;
-    give_entries(old.entries, old.size);
+    give_entries(&old, 0);
     return 0;
 }
 
-static int resize(lp_index *x, lp_segment *s, uint32_t size)
+static int resize(lp_index *x, uint32_t number, uint32_t size)
 {
+    lp_segment *s = segment_at(x, number);
     if (s->size < BLOCK_MIN || size < BLOCK_MIN)
         return resize_small(x, s, size);
     int rc = need_shelf(x);
     if (rc < 0)
         return rc;
     uint32_t old_size = s->size;
-    clear_onto_shelf(x, s, size);
+    clear_onto_shelf(x, number, size);
     put_all(x, s, x->shelf, old_size);
     return 0;
 }
@@ -143,7 +176,7 @@ static int add_segment(lp_index *x, uint32_t size)
     int rc = lp_paged_reserve(&x->segments, x->segment_count + 1, sizeof(lp_segment));
     if (rc < 0)
         return rc;
-    lp_index_entry *entries = take_entries(size);
+    lp_index_entry *entries = take_entries(x, x->segment_count, size);
     if (!entries)
         return LAPSE_ENOMEM;
     *segment_at(x, x->segment_count) = (lp_segment){.entries = entries, .size = size};
@@ -186,7 +219,7 @@ static void split(lp_index *x)
         return;
     lp_segment *high = segment_at(x, number);
     uint32_t old_size = low->size;
-    clear_onto_shelf(x, low, fitting_size(low->count - leaving, BLOCK_MIN));
+    clear_onto_shelf(x, buddy, fitting_size(low->count - leaving, BLOCK_MIN));
     for (uint32_t i = 0; i < old_size; i++) {
         if (x->shelf[i].ref != 0)
             put((x->shelf[i].tag & bit) ? high : low, x->shelf[i]);
@@ -197,31 +230,32 @@ static void split(lp_index *x)
 /* Merge the last segment into the one it was split from. */
 static void merge(lp_index *x)
 {
-    uint32_t last = x->segment_count - 1;
-    lp_segment *low = segment_at(x, buddy_of(last)), *high = segment_at(x, last);
+    uint32_t last = x->segment_count - 1, buddy = buddy_of(last);
+    lp_segment *low = segment_at(x, buddy), *high = segment_at(x, last);
     uint32_t total = low->count + high->count;
     if (total > MERGE_MOST || need_shelf(x) < 0)
         return;
     uint32_t old_size = low->size;
-    clear_onto_shelf(x, low, fitting_size(total, BLOCK_MIN));
+    clear_onto_shelf(x, buddy, fitting_size(total, BLOCK_MIN));
     put_all(x, low, x->shelf, old_size);
     put_all(x, low, high->entries, high->size);
     x->room -= high->size;
-    give_entries(high->entries, high->size);
+    give_entries(high, last);
     *high = (lp_segment){0};
     set_segment_count(x, last);
     lp_paged_trim(&x->segments, x->segment_count);
 }
 
-static void shrink(lp_index *x, lp_segment *s)
+static void shrink(lp_index *x, uint32_t number)
 {
+    const lp_segment *s = segment_at(x, number);
     if (x->segment_count > 1 && x->count < (size_t)x->segment_count * MERGE_BELOW) {
         merge(x);
         return;
     }
     uint32_t least = x->segment_count > 1 ? BLOCK_MIN : LP_SEGMENT_MIN;
     if (s->size > least && s->count < s->size / 4)
-        (void)resize(x, s, fitting_size(s->count, least)); /* Without memory it stays. */
+        (void)resize(x, number, fitting_size(s->count, least)); /* Without memory it stays. */
 }
 
 void lp_index_init(lp_index *x)
@@ -231,21 +265,20 @@ void lp_index_init(lp_index *x)
 
 void lp_index_free(lp_index *x)
 {
-    for (uint32_t number = 0; number < x->segment_count; number++) {
-        lp_segment *s = segment_at(x, number);
-        give_entries(s->entries, s->size);
-    }
+    for (uint32_t number = x->segment_count; number-- > 0;) /* The first of a huge page last. */
+        give_entries(segment_at(x, number), number);
     lp_pages_give(x->shelf, BLOCK_BYTES);
     lp_paged_free(&x->segments);
     lp_index_init(x);
 }
 
 /* Room for one more entry in the segment. */
-static int make_room(lp_index *x, lp_segment *s)
+static int make_room(lp_index *x, uint32_t number)
 {
+    const lp_segment *s = segment_at(x, number);
     if (s->count * 5 < s->size * 4)
         return 0;
-    if (s->size < LP_SEGMENT_MAX && resize(x, s, next_size(s->size)) == 0)
+    if (s->size < LP_SEGMENT_MAX && resize(x, number, next_size(s->size)) == 0)
         return 0;
     return s->count < s->size - s->size / 32 ? 0 : LAPSE_ENOMEM;
 }
@@ -271,11 +304,11 @@ int lp_index_add(lp_index *x, uint64_t hash, uint32_t record)
     if (split_due(x))
         split(x);
     uint32_t tag = lp_index_tag(hash);
-    lp_segment *s = lp_index_segment(x, tag);
-    int rc = make_room(x, s);
+    uint32_t number = lp_index_number(x, tag);
+    int rc = make_room(x, number);
     if (rc < 0)
         return rc;
-    put(s, (lp_index_entry){.tag = tag, .ref = record + 1});
+    put(segment_at(x, number), (lp_index_entry){.tag = tag, .ref = record + 1});
     x->count++;
     return 0;
 }
@@ -323,9 +356,10 @@ void lp_index_remove(lp_index *x, uint64_t hash, uint32_t record)
 {
     assert(x->count > 0);
     uint32_t tag = lp_index_tag(hash);
-    lp_segment *s = lp_index_segment(x, tag);
+    uint32_t number = lp_index_number(x, tag);
+    lp_segment *s = segment_at(x, number);
     clear_place(x, s, place_of(s, tag, record));
-    shrink(x, s);
+    shrink(x, number);
 }
 
 void lp_index_replace(lp_index *x, uint64_t hash, uint32_t old, uint32_t record)
@@ -335,8 +369,20 @@ void lp_index_replace(lp_index *x, uint64_t hash, uint32_t old, uint32_t record)
     s->entries[place_of(s, tag, old)].ref = record + 1;
 }
 
+/* What huge pages hold beyond the sizes of the segments in them. */
+static size_t huge_rest(const lp_index *x)
+{
+    size_t bytes = 0;
+    for (uint32_t number = HUGE_FROM; number < x->segment_count; number++)
+        bytes += BLOCK_BYTES - segment_at(x, number)->size * sizeof(lp_index_entry);
+    if (x->segment_count > HUGE_FROM)
+        bytes += (HUGE_BLOCKS - 1 - place_in_huge(x->segment_count - 1)) * (size_t)BLOCK_BYTES;
+    return bytes;
+}
+
 size_t lp_index_bytes(const lp_index *x)
 {
-    return x->room * sizeof(lp_index_entry) + (x->shelf ? BLOCK_BYTES : 0) +
-           lp_paged_bytes(&x->segments, sizeof(lp_segment));
+    size_t bytes = x->room * sizeof(lp_index_entry) + (x->shelf ? BLOCK_BYTES : 0) +
+                   lp_paged_bytes(&x->segments, sizeof(lp_segment));
+    return bytes + huge_rest(x);
 }

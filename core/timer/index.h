@@ -77,12 +77,17 @@ static inline uint32_t lp_index_tag(uint64_t hash)
 }
 
 /* The index must not be empty. */
-static inline lp_segment *lp_index_segment(const lp_index *x, uint32_t tag)
+static inline uint32_t lp_index_number(const lp_index *x, uint32_t tag)
 {
     uint32_t number = tag & x->mask;
     if (number >= x->segment_count)
         number &= x->mask >> 1;
-    return lp_paged_at(&x->segments, number, sizeof(lp_segment));
+    return number;
+}
+
+static inline lp_segment *lp_index_segment(const lp_index *x, uint32_t tag)
+{
+    return lp_paged_at(&x->segments, lp_index_number(x, tag), sizeof(lp_segment));
 }
 
 /* Where the search for a tag begins; grows with the tag, so moves keep the order. */

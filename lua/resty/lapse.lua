@@ -16,12 +16,15 @@
 -- where they are described. What is different here:
 --
 -- Workers     Every worker has a scheduler of its own, which keeps its orders in memory: what
---             was scheduled in one is not known to the others.
+--             was scheduled in one is not known to the others. Those of a durable store are
+--             everybody's.
 -- Callbacks   run in timers, at most `max_inflight` at once, and may wait: for cosockets,
 --             ngx.sleep, semaphores. No request waits for them, and no other callback, but those of
 --             `inline` handlers. ngx.exit() in a callback is a failure of its order.
 -- Phases      Every function may be called in every phase after start, and in callbacks; none of
---             them yields.
+--             them yields. On a durable store those that ask it let their light thread wait for
+--             the answer; where nginx does not allow that they answer nil, a message and the code
+--             "CannotWait", and nothing was done (each and order:holds raise).
 -- Queues      An order brings its own callback, or names the queue of a handler, not both. Only
 --             the latter can be handed over when nginx reloads its configuration.
 -- Errors      go to nginx's error log, unless there is an on_error, which may wait as well.
@@ -32,27 +35,30 @@
 local lapse_core = require "lapse"
 local core = require "lapse.core"
 local loop = require "lapse.loop"
+local ask = require "resty.lapse.ask"
 local process = require "ngx.process"
 local reload = require "resty.lapse.reload"
 local worker = require "resty.lapse.worker"
 
 local ngx = ngx
 local get_phase = ngx.get_phase
+local max = math.max
 local error, ipairs, pairs, pcall, type = error, ipairs, pairs, pcall, type
 local methods = core.methods
 local wake = worker.wake
 
 ---@class resty.lapse.Options
----@field url string? "memory:" by default; "memory:?engine=heap", "memory:?tick=10ms", ...
+---@field url string? "memory:" by default; "memory:?tick=10ms", "sqlite:////path/orders.db", ...
 ---@field max_pending integer? pending and running orders at most; 0, the default: no limit
 ---@field overflow ("refuse"|"dead_letter_oldest")? what happens beyond it
 ---@field keep number? seconds that cancel and get remember a finished order; 0 by default
 ---@field max_dead integer? dead letters kept, the oldest are dropped; 10 000 by default
+---@field lease number? of a durable store: seconds after which a dead worker's orders come back; 30
 ---@field stuck_after number? seconds; a callback that runs longer is named in the log; 60
 ---@field on_error lapse.OnError? a callback failed; may wait
 ---@field on_dead lapse.OnDead? an order became a dead letter; must not wait
 ---@field log lapse.Log? must not wait
----@field dict string? a lua_shared_dict, through which pending orders reach the next workers
+---@field dict string? of memory: a lua_shared_dict, by which pending orders reach the next workers
 ---@field max_inflight integer? callbacks that run at once, 1 to 100 000; 64 by default
 ---@field inline boolean? callbacks run one after the other: for tiny ones that never wait
 ---@field only_worker integer? only this one, from 0 on, has a scheduler
@@ -153,6 +159,39 @@ local function why_not(only)
     end
 end
 
+local OPENS_IN = 1 -- seconds that a worker waits before it serves: a store opens in much less
+
+local UNITS = { ns = 1e-9, us = 1e-6, ms = 0.001, s = 1, m = 60, h = 3600, d = 86400 }
+
+-- How long a call waits for a durable store, as calls do elsewhere: a quarter of the lease.
+local function limit_of(options)
+    local number, unit = (options.url or ""):match "[?&]lease=(%d+)(%a+)"
+    local lease = number and number * (UNITS[unit] or 1) or options.lease or 0
+    return max(0.1, (lease > 0 and lease or 30) / 4)
+end
+
+-- A store that cannot be opened yet is tried again; one that never will is an answer.
+local function start_durable(own, others)
+    local scheduler, place, code = core.new_apart(others)
+    if not scheduler then
+        return nil, place, code
+    end
+    local open, message, reason = core.loop.is_open(scheduler, OPENS_IN)
+    if open == nil then
+        return nil, message, reason
+    elseif not open then
+        ngx.log(ngx.WARN, "lapse: the store is not open yet, and is tried again",
+            message and ": " or "", message or "")
+    end
+    this, message = worker.start(scheduler, own, nil, {
+        place = place, patience = limit_of(others), stand_in = lapse_core.new(),
+    })
+    if not this then
+        return nil, message, "System"
+    end
+    return true
+end
+
 ---Give this worker its scheduler. Once, in init_worker_by_lua*.
 ---@param options resty.lapse.Options?
 ---@return true? started or nil, message, code
@@ -161,14 +200,12 @@ end
 function lapse.start(options)
     check_phase()
     local own, others = split(options or {})
-    if type(others.url) == "string" and not others.url:find "^memory:" then
-        return nil, "resty.lapse: durable stores are not supported inside nginx yet, for one "
-            .. "would stop the worker while it waits: use memory:",
-            "Unsupported"
-    end
     elsewhere = why_not(own.only_worker)
     if elsewhere then
         return true
+    end
+    if type(others.url) == "string" and not others.url:find "^memory:" then
+        return start_durable(own, others)
     end
     local scheduler, message, code = lapse_core.new(others)
     if not scheduler then
@@ -211,6 +248,9 @@ function lapse.schedule(order_id, delay, callback)
     if not w then
         return absent "schedule"
     end
+    if w.place then
+        return ask.call(w, "schedule", order_id, delay, callback)
+    end
     expect(w, delay)
     return methods.schedule(w.scheduler, order_id, delay, callback)
 end
@@ -225,6 +265,9 @@ function lapse.schedule_at(order_id, at, callback)
     local w = this
     if not w then
         return absent "schedule_at"
+    end
+    if w.place then
+        return ask.call(w, "schedule_at", order_id, at, callback)
     end
     wake(w)
     return methods.schedule_at(w.scheduler, order_id, at, callback)
@@ -256,6 +299,9 @@ function lapse.put(order)
         return absent "put"
     end
     check_order(w, order, 3)
+    if w.place then
+        return ask.call(w, "put", order)
+    end
     expect(w, type(order) == "table" and order.delay)
     return methods.put(w.scheduler, order)
 end
@@ -272,6 +318,9 @@ function lapse.schedule_many(orders)
     for _, order in ipairs(type(orders) == "table" and orders or {}) do
         check_order(w, order, 3)
     end
+    if w.place then
+        return ask.schedule_many(w, orders)
+    end
     wake(w)
     return methods.schedule_many(w.scheduler, orders)
 end
@@ -287,6 +336,9 @@ function lapse.reschedule(order_id, delay, generation)
     if not w then
         return absent "reschedule"
     end
+    if w.place then
+        return ask.call(w, "reschedule", order_id, delay, generation)
+    end
     expect(w, delay)
     return methods.reschedule(w.scheduler, order_id, delay, generation)
 end
@@ -301,7 +353,18 @@ function lapse.cancel(order_id, generation)
     if not w then
         return absent "cancel"
     end
+    if w.place then
+        return ask.call(w, "cancel", order_id, generation)
+    end
     return methods.cancel(w.scheduler, order_id, generation)
+end
+
+-- The method `name`, which needs no answer of a durable store.
+local function change(w, name, ...)
+    if not w.opened then
+        return ask.change(w, name, ...)
+    end
+    return methods[name](w.scheduler, ...)
 end
 
 -- -- Handlers -----------------------------------------------------------------------------------
@@ -339,7 +402,7 @@ function lapse.handle(queue, handler, policy)
         error("resty.lapse.handle: a handler has a name: name its queue", 2)
     end
     local rest, inline = read_policy(policy)
-    local fine, answer, message, code = pcall(methods.handle, w.scheduler, queue, handler, rest)
+    local fine, answer, message, code = pcall(change, w, "handle", queue, handler, rest)
     if not fine then
         error(answer, 2)
     elseif not answer then
@@ -357,51 +420,89 @@ end
 
 -- The method `name` as a function.
 local function plain(name)
-    local method = methods[name]
     return function(...)
         local w = this
         if not w then
             return absent(name)
         end
-        return method(w.scheduler, ...)
+        return change(w, name, ...)
     end
 end
 
 -- The same for one after which something may be due at once.
 local function waking(name)
-    local method = methods[name]
     return function(...)
         local w = this
         if not w then
             return absent(name)
         end
         wake(w)
-        return method(w.scheduler, ...)
+        return change(w, name, ...)
+    end
+end
+
+-- The function `otherwise`, of the method `name`, which asks a durable store and waits.
+local function asking(name, otherwise)
+    return function(...)
+        local w = this
+        if w and w.place then
+            return ask.call(w, name, ...)
+        end
+        return otherwise(...)
     end
 end
 
 ---@type fun(order_id: string): lapse.Info?, string?, string?
-lapse.get = plain "get"
----@type fun(state: string?): fun(): lapse.Info?
-lapse.each = plain "each"
+lapse.get = asking("get", plain "get")
+local each = plain "each"
+
+---@param state ("pending"|"running"|"done"|"dead")?
+---@return fun(): lapse.Info? iterator
+function lapse.each(state)
+    local w = this
+    if not w or not w.place then
+        return each(state)
+    end
+    local fine, orders, message = pcall(ask.call, w, "orders", state)
+    if not fine then
+        error(orders, 2)
+    elseif not orders then
+        error("resty.lapse.each: " .. message, 2)
+    end
+    local i = 0
+    return function()
+        i = i + 1
+        return orders[i]
+    end
+end
+
 ---@type fun(queue: string): true?, string?, string?
 lapse.pause = plain "pause"
 ---@type fun(queue: string): true?, string?, string?
 lapse.resume = waking "resume"
 ---@type fun(order_id: string, delay: number?, generation: integer?): integer?, string?, string?
-lapse.requeue = waking "requeue"
+lapse.requeue = asking("requeue", waking "requeue")
 ---@type fun(order_id: string?, generation: integer?): integer?, string?, string?
-lapse.purge = plain "purge"
+lapse.purge = asking("purge", plain "purge")
 ---@type fun(queue: string): lapse.QueueStats?, string?, string?
-lapse.queue_stats = plain "queue_stats"
+lapse.queue_stats = asking("queue_stats", plain "queue_stats")
 ---@type fun(): string[]?, string?, string?
-lapse.queues = plain "queues"
+lapse.queues = asking("queues", plain "queues")
 ---@type fun(): string?, string?, string?
-lapse.metrics = plain "metrics"
----@type fun(): number?, string?, string?
-lapse.now = plain "now"
+lapse.metrics = asking("metrics", plain "metrics")
 ---@type fun(handler: lapse.OnDead?)
 lapse.on_dead = plain "on_dead"
+
+---@return number? seconds of the clock that delays count on
+---@return string? message
+---@return string? code
+function lapse.now()
+    local w = this
+    if not w then
+        return absent "now"
+    end
+    return methods.now(w.stand_in or w.scheduler)
+end
 
 ---Have errors of callbacks told to `handler(order, error, traceback)`; nil: to the error log.
 ---@param handler lapse.OnError?
@@ -413,8 +514,10 @@ function lapse.on_error(handler)
     if handler == nil then
         handler = log_error
     end
-    return methods.on_error(w.scheduler, handler)
+    return change(w, "on_error", handler)
 end
+
+local scheduler_stats = asking("stats", plain "stats")
 
 ---What happened in this worker: the scheduler's counts, and those of resty.lapse.Stats.
 ---@return table<string, any>? stats or nil, message, code
@@ -425,7 +528,7 @@ function lapse.stats()
     if not w then
         return absent "stats"
     end
-    local stats, message, code = methods.stats(w.scheduler)
+    local stats, message, code = scheduler_stats()
     if not stats then
         return nil, message, code
     end
@@ -438,8 +541,19 @@ function lapse.stats()
     return stats
 end
 
----Nothing starts in this worker any more, and what is pending is handed over. nginx's signals
----do so by themselves, but for TERM to a single worker: call it in exit_worker_by_lua* for that.
+-- A callback asks whether it still holds its order.
+local holds = core.order.holds
+function core.order.holds(order)
+    local ticket, message, code = holds(order)
+    if type(ticket) ~= "number" then
+        return ticket, message, code
+    end
+    return ask.answer(this, "order:holds()", ticket)
+end
+
+---Nothing starts in this worker any more, and what is pending in memory is handed over. nginx's
+---signals do so by themselves, but for TERM to a single worker: call it in exit_worker_by_lua* for
+---that.
 ---@return true? left or nil, message, code
 ---@return string? message
 ---@return string? code

@@ -118,7 +118,7 @@ class Nginx:
         self.fired_path = folder / "fired"
         self.parts = {
             "workers": 2, "connections": 256, "main": "", "http": "", "server": "",
-            "init_worker": START, **parts,
+            "init_worker": START, "user": "user root;" if os.geteuid() == 0 else "", **parts,
         }  # fmt: skip
         self.process: subprocess.Popen[bytes] | None = None
         self.port = 0
@@ -129,7 +129,7 @@ class Nginx:
         conf = self.folder / "nginx.conf"
         conf.write_text(CONF.format(
             modules=MODULES, folder=self.folder, root=ROOT, here=HERE, build=BUILD, port=self.port,
-            user="user root;" if os.geteuid() == 0 else "", **self.parts,
+            **self.parts,
         ))  # fmt: skip
         return conf
 

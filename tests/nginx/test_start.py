@@ -136,7 +136,8 @@ def test_with_lua_code_cache_off_the_answer_says_so(tmp_path: Path) -> None:
         ("{ clock = require('lapse').manual_clock() }", "cannot wait by a manual clock"),
         ("{ inflight = 4 }", "has no field 'inflight'"),
         ("{ dict = 'none' }", 'there is no lua_shared_dict "none"'),
-        ("{ url = 'sqlite:///orders.db' }", "would stop the worker while it waits: use memory:"),
+        ("{ url = 'sqlite:///orders.db?tick=1ms' }", "tick"),
+        ("{ url = 'nosuch://orders' }", "nosuch"),
         ("{ url = 'memory:?tick=soon' }", "tick"),
     ],
 )

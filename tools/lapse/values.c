@@ -406,8 +406,9 @@ static void hide(char *from, char *to)
 static bool harmless(const char *name, size_t len)
 {
     static const char *const known[] = {
-        "engine", "tick",        "slots", "max_pending", "overflow", "max_dead", "keep",
-        "lease",  "stuck_after", "poll",  "busy",        "schema",   "migrate",
+        "engine",     "tick",        "slots",  "max_pending", "overflow", "max_dead", "keep",
+        "lease",      "stuck_after", "poll",   "busy",        "prefix",   "db",       "wait",
+        "wait_limit", "timeout",     "events", "eviction",    "schema",   "migrate",
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strlen(known[i]) == len && memcmp(known[i], name, len) == 0)

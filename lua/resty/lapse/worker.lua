@@ -13,10 +13,16 @@
 --   watchdog  looks after them every second, and is what nginx calls first when the worker is to
 --             end: a worker does not end as long as a driver waits.
 --
+-- On a durable store the driver waits on a relay (relay.lua) instead, and hands out answers, too.
+-- There the worker claims an order when it looks for one and finds none, so it looks only while
+-- another callback may begin.
+--
 -- Nothing here reads nginx's clock, which stands still while Lua code runs.
 
 local core = require "lapse.core"
 local loop = require "lapse.loop"
+local ask = require "resty.lapse.ask"
+local relay = require "resty.lapse.relay"
 local reload = require "resty.lapse.reload"
 local new_tie = require "resty.lapse.tie"
 local semaphore = require "ngx.semaphore"
@@ -28,6 +34,7 @@ local max, min, pairs, type, xpcall = math.max, math.min, pairs, type, xpcall
 local traceback = debug.traceback
 
 local begin, settle = core.loop.begin_apart, core.loop.settle_apart
+local look = core.loop.look
 local finish, see_to_stuck = core.loop.finish, core.loop.wait -- for no time when something is due
 local next_due = core.methods.next
 local verdict_of, verdict_returned = loop.verdict_of, loop.verdict_returned
@@ -84,9 +91,13 @@ local function limit(w)
     return w.few or w.max_inflight
 end
 
+local function has_room(w)
+    return w.live + w.launching < limit(w)
+end
+
 -- Launch a runner, unless there are enough. nginx may refuse or drop it: see `turn`.
 local function launch(w)
-    if w.live + w.launching >= limit(w) then
+    if not has_room(w) then
         return
     end
     w.launched = w.launched + 1
@@ -123,15 +134,29 @@ local function acknowledge(w, epoch)
     try_more(w)
 end
 
+-- Whether the driver has to know that the next order is due in `left` seconds.
+local function is_news(w, left)
+    if w.place then
+        return w.due -- The relay tells it when there is one.
+    end
+    return w.due or left and left < w.pause
+end
+
 -- Something began or ended: launch a runner for the next order, or have the driver wait for it.
 local function go_on(w)
+    if w.place and not has_room(w) then
+        if w.due then
+            wake(w)
+        end
+        return
+    end
     local left = next_due(w.scheduler)
     if left == 0 then
         -- One that is on its way launches the next; but not one that nginx has dropped.
         if (w.launching == 0 or w.few) and w.in_vain < IN_VAIN then
             launch(w)
         end
-    elseif w.due or left and left < w.pause then
+    elseif is_news(w, left) then
         wake(w)
     end
 end
@@ -266,8 +291,58 @@ end
 
 -- -- The driver ---------------------------------------------------------------------------------
 
+-- What was launched before this wait has started by now, or never will.
+local function find_lost(w, waited)
+    if waited and w.due and w.launching > 0 and w.launched == w.launched_before then
+        lost(w)
+    end
+end
+
+-- An order is due: the driver looks after what is launched for it.
+local function look_after(w)
+    w.due = true
+    w.launched_before = w.launched
+    return AGAIN
+end
+
+-- On a durable store: wait for the store, or for what was launched.
+local function turn_durable(w, waited)
+    if not ask.try_open(w) then
+        return LONGEST
+    end
+    local answers = ask.collect(w)
+    if w.left then
+        w.due = false
+        return LONGEST
+    end
+    find_lost(w, waited)
+    try_more(w)
+    if w.live >= limit(w) then
+        see_to_stuck(w.scheduler)
+        -- Woken for nothing: an order that nobody can start now.
+        w.due = not waited and answers == 0 and w.full
+        w.full = true
+        return w.due and AGAIN or LONGEST
+    end
+    w.full = false
+    if w.launching > 0 then
+        return look_after(w)
+    end
+    look(w.scheduler)
+    if next_due(w.scheduler) ~= 0 then
+        w.due = false
+        return LONGEST
+    end
+    begin_row(w)
+    launch(w)
+    return look_after(w)
+end
+
 -- Do what there is to do now; returns how long to wait. `waited`: for as long as was said last.
 local function turn(w, waited)
+    if w.place then
+        return turn_durable(w, waited)
+    end
     local pause = LONGEST
     if w.list then
         pause = min(pause, reload.adopt(w.list, w.scheduler))
@@ -277,10 +352,7 @@ local function turn(w, waited)
         w.due = false
         return max(SHORTEST, min(left or pause, pause))
     end
-    -- What was launched before this wait has started by now, or never will.
-    if waited and w.due and w.launching > 0 and w.launched == w.launched_before then
-        lost(w)
-    end
+    find_lost(w, waited)
     try_more(w) -- Also when all that may run wait for long.
     if w.live >= limit(w) then
         see_to_stuck(w.scheduler)
@@ -288,18 +360,21 @@ local function turn(w, waited)
         begin_row(w)
         launch(w)
     end
-    w.due = true
-    w.launched_before = w.launched
-    return AGAIN
+    return look_after(w)
 end
 
 -- From now on this is the driver; the one before it leaves.
 local function take_over(w)
-    local before = w.semaphore
-    local mine, message = semaphore.new()
-    if not mine then
-        error("lapse: no semaphore: " .. message, 0)
+    local mine, message
+    if w.place then
+        mine, message = relay.connect(w)
+    else
+        mine, message = semaphore.new()
     end
+    if not mine then
+        error("lapse: the driver has nothing to wait on: " .. message, 0)
+    end
+    local before = w.semaphore
     w.driver = new_tie()
     w.semaphore, w.posted, w.pause = mine, false, 0
     w.generation = w.generation + 1
@@ -309,15 +384,22 @@ local function take_over(w)
     return mine, w.generation
 end
 
-local function drive(_, w)
-    if w.left then
-        return
-    end
-    local mine, number = take_over(w)
+-- Whether a driver has work in this worker.
+local function has_work(w)
+    return not w.left or w.asked > 0
+end
+
+local drive
+
+-- Until another one takes over.
+local function keep_driving(w, mine, number)
     local woken, wakes, message = true, 0
-    while w.generation == number and not w.left do
-        if exiting() then
-            return worker.leave(w)
+    while w.generation == number do
+        if exiting() and not w.left then
+            worker.leave(w)
+        end
+        if not has_work(w) then
+            break
         end
         local pause = turn(w, not woken)
         wakes = wakes + 1
@@ -326,12 +408,32 @@ local function drive(_, w)
         end
         w.pause = w.due and 0 or pause -- Runners have it look when nothing is due any more.
         woken, message = mine:wait(pause)
-        if not woken and message ~= "timeout" then
+        if not woken and message ~= "timeout" and w.generation == number then
             error("lapse: the driver cannot wait: " .. message, 0)
         end
         if w.generation == number then
             w.posted, w.pause = false, 0
         end
+    end
+end
+
+function drive(_, w)
+    if not has_work(w) then
+        return
+    end
+    local mine, number = take_over(w)
+    keep_driving(w, mine, number)
+    if mine.close then
+        mine:close()
+    end
+end
+
+-- Somebody waits for an answer of the store: the driver has to hear of it.
+local function expect_answers(w)
+    if w.left and (not w.driver or w.driver:ended()) then
+        timer_at(0, drive, w) -- The last one has left before this was asked.
+    elseif w.due and w.asked == 1 then
+        wake(w)
     end
 end
 
@@ -350,12 +452,32 @@ local function watch(_, w)
         timer_at(0, drive, w)
     end
     reap(w)
+    if w.place and ask.try_open(w) then
+        ask.collect(w) -- Should the driver have no connection.
+    end
 end
 
 -- -- A worker's life ----------------------------------------------------------------------------
 
+-- Nothing starts any more in this worker. Calls are answered as before, and orders stay where
+-- they are: others have what was claimed and not started.
+local function leave_durable(w)
+    w.left = true
+    if not w.opened then
+        return
+    end
+    for queue, handler in pairs(w.handlers) do
+        if handler then
+            w.scheduler:pause(queue)
+        end
+    end
+end
+
 -- Nothing starts any more; pending orders are handed over. Again when what ran has ended.
 function worker.leave(w)
+    if w.place then
+        return w.left or leave_durable(w)
+    end
     if not w.left then
         w.left = true
         w.scheduler:stop()
@@ -369,10 +491,23 @@ end
 
 worker.wake = wake
 
--- Returns a worker; or nil and what nginx said.
-function worker.start(scheduler, options, list)
+-- Returns a worker; or nil and what nginx said. Of a durable store: `durable.place` is where its
+-- relay is reached, `durable.patience` how long a call waits for it, and `durable.stand_in` a
+-- scheduler that stands in for it until it is open.
+function worker.start(scheduler, options, list, durable)
     local w = {
         scheduler = scheduler,
+        place = durable and durable.place,
+        patience = durable and durable.patience,
+        stand_in = durable and durable.stand_in,
+        opened = not durable,
+        changes = {},  -- to be made when it is open
+        openers = {},  -- semaphores of those who wait for that
+        waiters = {},  -- by ticket
+        asked = 0,     -- of them
+        spares = {},   -- semaphores
+        expect_answers = expect_answers,
+        full = false,  -- no other callback may begin, as of the last turn
         list = list,
         max_inflight = options.max_inflight,
         inline_all = options.inline,

@@ -1,0 +1,479 @@
+/* redis_turn.c - one turn: a pipeline of calls of the script, each with some of the jobs, the
+ * last with the wants.
+ *
+ * A call is done as a whole or not at all. What is sent and not answered may have been done:
+ * LAPSE_EUNSURE. A call that finds no script, or another store than the one that was opened, has
+ * done nothing. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "stores/redis.h"
+
+enum { PART_JOBS = 64, PART_BYTES = 1 << 20 };
+
+/* One call of the script. */
+typedef struct part {
+    size_t first, count; /* of the turn's jobs */
+    bool claims;         /* it has the wants too */
+    bool again;          /* only the wants whose queues were not known */
+    redisReply *reply;
+} part;
+
+/* -- Writing -- */
+
+static bool brings(const lp_job *j)
+{
+    return j->op == LP_SCHEDULE || j->op == LP_REQUEUE;
+}
+
+static bool is_known(const redis_store *d, const lp_want *w)
+{
+    for (size_t i = 0; !w->others && i < w->queue_count; i++)
+        if (lp_redis_queue(d, w->queues[i]) < 0)
+            return false;
+    return true;
+}
+
+static void write_want(redis_store *d, const lp_want *w, size_t number)
+{
+    words *out = &d->words;
+    lp_redis_text(out, "W");
+    lp_redis_number(out, (int64_t)number);
+    lp_redis_text(out, w->others ? "1" : "0");
+    lp_redis_text(out, w->pushed ? "1" : "0");
+    lp_redis_text(out, w->newest ? "1" : "0");
+    lp_redis_number(out, w->most);
+    lp_redis_number(out, (int64_t)w->queue_count);
+    for (size_t i = 0; i < w->queue_count; i++)
+        lp_redis_number(out, lp_redis_queue(d, w->queues[i]));
+}
+
+static int append_part(redis_store *d, const lp_turn *t, const part *p)
+{
+    bool ends = true;
+    for (size_t i = 0; i < p->count; i++)
+        ends = ends && !brings(t->jobs[p->first + i]);
+    lp_redis_begin_call(d, d->identity, t->now, t->lease, ends);
+    for (size_t i = 0; i < p->count; i++)
+        lp_redis_write_job(d, t, t->jobs[p->first + i]);
+    if (p->claims) {
+        lp_redis_text(&d->words, "M");
+        lp_redis_number(&d->words, t->push_most);
+    }
+    for (size_t i = 0; p->claims && i < t->want_count; i++)
+        write_want(d, &t->wants[i], i);
+    return lp_redis_append(d->link, &d->words);
+}
+
+/* Into how many parts, written to `out` unless it is NULL. */
+static size_t split(const lp_turn *t, part *out)
+{
+    size_t n = 0, at = 0;
+    while (at < t->job_count) {
+        size_t first = at, bytes = 0;
+        while (at < t->job_count && at - first < PART_JOBS && bytes < PART_BYTES)
+            bytes += t->jobs[at++]->payload_len;
+        if (out)
+            out[n] = (part){.first = first, .count = at - first};
+        n++;
+    }
+    if (t->want_count && n == 0) {
+        if (out)
+            out[0] = (part){.first = 0};
+        n = 1;
+    }
+    if (out && n && t->want_count)
+        out[n - 1].claims = true;
+    return n;
+}
+
+/* -- Sending -- */
+
+static void drop_replies(part *parts, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (parts[i].reply)
+            freeReplyObject(parts[i].reply);
+        parts[i].reply = NULL;
+    }
+}
+
+/* The link is of no use any more. */
+static int lose_link(redis_store *d, int code)
+{
+    lp_detail kept;
+    lp_detail_save(&kept);
+    lp_redis_close_link(d);
+    lp_detail_restore(&kept);
+    return code;
+}
+
+static int unsure(redis_store *d)
+{
+    lp_detail said;
+    lp_detail_save(&said);
+    lp_redis_close_link(d);
+    return lp_fail(LAPSE_EUNSURE, "whether it was done is not known: %.400s", said.text);
+}
+
+static bool has_no_script(const redisReply *r)
+{
+    return r->type == REDIS_REPLY_ERROR && strncmp(r->str, "NOSCRIPT", 8) == 0;
+}
+
+/* Send the parts that have no reply yet, and read the replies. */
+static int exchange(redis_store *d, const lp_turn *t, part *parts, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        int code = parts[i].reply ? LAPSE_OK : append_part(d, t, &parts[i]);
+        if (code < 0)
+            return lose_link(d, code); /* Nothing was sent. */
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (parts[i].reply)
+            continue;
+        parts[i].reply = lp_redis_reply(d->link);
+        if (!parts[i].reply)
+            return unsure(d);
+    }
+    return LAPSE_OK;
+}
+
+/* A server that was restarted has forgotten it: those parts were not done. */
+static int exchange_again(redis_store *d, const lp_turn *t, part *parts, size_t count)
+{
+    bool any = false;
+    for (size_t i = 0; i < count; i++) {
+        if (!has_no_script(parts[i].reply))
+            continue;
+        freeReplyObject(parts[i].reply);
+        parts[i].reply = NULL;
+        any = true;
+    }
+    if (!any)
+        return LAPSE_OK;
+    int code = lp_redis_load_scripts(d);
+    if (code < 0)
+        return t->job_count ? unsure(d) : lose_link(d, code);
+    return exchange(d, t, parts, count);
+}
+
+/* -- Reading -- */
+
+static bool is_reset(const redisReply *r)
+{
+    const redisReply *status = lp_redis_item(r, 0);
+    return status && status->str && strcmp(status->str, "RESET") == 0;
+}
+
+static bool is_done(const redisReply *r)
+{
+    return r->type == REDIS_REPLY_ARRAY && r->elements >= 8;
+}
+
+static int fault_of(const redisReply *r)
+{
+    if (r->type == REDIS_REPLY_ERROR)
+        return lp_redis_refused(r);
+    return lp_fail(LAPSE_EDATA, "the script's answer from Redis is damaged");
+}
+
+/* The least that was seen in the last seconds is the nearest: every turn takes some time. */
+static void note_time(redis_store *d, const lp_turn *t, int64_t server_us)
+{
+    static const lapse_ns WINDOW = LAPSE_SECONDS(2);
+    if (d->config.manual)
+        return;
+    lapse_ns seen = server_us * 1000 - t->now;
+    if (t->now >= d->ahead_until) {
+        d->ahead_until = lp_add_ns(t->now, WINDOW);
+        d->ahead = d->ahead_next;
+        d->ahead_next = seen;
+    }
+    d->ahead = seen < d->ahead ? seen : d->ahead;
+    d->ahead_next = seen < d->ahead_next ? seen : d->ahead_next;
+}
+
+static lp_loan *make_loan(const redis_store *d, const lp_turn *t, const redisReply *r)
+{
+    enum { WANT, ID, QUEUE, GENERATION, ATTEMPT, DUE, FENCE, PAYLOAD };
+    const redisReply *id = lp_redis_item(r, ID), *payload = lp_redis_item(r, PAYLOAD);
+    const char *queue = lp_redis_queue_name(d, lp_redis_at(r, QUEUE, -1));
+    if (!id || !id->str || !payload || id->len > LAPSE_ID_MAX)
+        return NULL;
+    lp_loan *l = lp_loan_make(id->str, id->len, queue ? queue : "", payload->str, payload->len);
+    if (!l)
+        return NULL; /* Its lease ends. */
+    l->bad = queue ? NULL : "its queue was damaged in Redis";
+    l->want = (size_t)lp_redis_at(r, WANT, 0);
+    l->fence = lp_redis_at(r, FENCE, 0);
+    l->generation = lp_redis_at(r, GENERATION, 0);
+    l->attempt = (int)lp_redis_at(r, ATTEMPT, 1);
+    lapse_ns due = lp_redis_scheduler_time(d, lp_redis_at(r, DUE, 0));
+    l->due = due < t->now ? due : t->now;
+    return l;
+}
+
+static lp_loan *make_end(const redis_store *d, const redisReply *r)
+{
+    const redisReply *id = lp_redis_item(r, 0);
+    const char *queue = lp_redis_queue_name(d, lp_redis_at(r, 1, -1));
+    if (!id || !id->str)
+        return NULL;
+    lp_loan *l = lp_loan_make(id->str, id->len, queue ? queue : "", NULL, 0);
+    if (l)
+        l->ended = true;
+    return l;
+}
+
+static void append_loan(lp_turn *t, lp_loan *l)
+{
+    lp_loan **end = &t->loans;
+    while (*end)
+        end = &(*end)->next;
+    if (l)
+        *end = l;
+}
+
+static void read_claims(redis_store *d, lp_turn *t, const part *p)
+{
+    const redisReply *loans = lp_redis_item(p->reply, 5), *nexts = lp_redis_item(p->reply, 6);
+    for (size_t i = 0; loans && i < loans->elements; i++)
+        append_loan(t, make_loan(d, t, loans->element[i]));
+    for (size_t i = 0; i < t->want_count; i++) {
+        int64_t ms = lp_redis_at(nexts, i, -1);
+        t->wants[i].next = ms < 0 ? LAPSE_FOREVER : lp_redis_scheduler_time(d, ms);
+    }
+}
+
+static void read_part(redis_store *d, lp_turn *t, const part *p)
+{
+    if (!is_done(p->reply)) {
+        int code = fault_of(p->reply);
+        for (size_t i = 0; i < p->count; i++)
+            lp_redis_fail_job(t->jobs[p->first + i], code);
+        for (size_t i = 0; p->claims && i < t->want_count; i++)
+            t->wants[i].next = lp_add_ns(t->now, d->options.poll);
+        return;
+    }
+    const redisReply *told = lp_redis_item(p->reply, 3), *answers = lp_redis_item(p->reply, 4);
+    for (size_t i = 0; told && i < told->elements; i++)
+        append_loan(t, make_end(d, told->element[i]));
+    for (size_t i = 0; i < p->count; i++)
+        lp_redis_read_answer(d, t, t->jobs[p->first + i], lp_redis_item(answers, i));
+    d->dead_dropped += (uint64_t)lp_redis_at(p->reply, 7, 0);
+    if (p->claims)
+        read_claims(d, t, p);
+}
+
+/* How many queues there are, as the last part that was done says. */
+static size_t count_queues(const part *parts, size_t count)
+{
+    for (size_t i = count; i-- > 0;)
+        if (is_done(parts[i].reply))
+            return (size_t)lp_redis_at(parts[i].reply, 2, 0);
+    return 0;
+}
+
+/* Nothing was done when every part failed, and none by a fault of its own. */
+static int whole_fault(const part *parts, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (is_done(parts[i].reply))
+            return LAPSE_OK;
+    return count ? fault_of(parts[0].reply) : LAPSE_OK;
+}
+
+static bool any_reset(const part *parts, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (is_reset(parts[i].reply))
+            return true;
+    return false;
+}
+
+/* -- Replicas -- */
+
+static bool is_promise(const lp_job *j)
+{
+    return brings(j) || j->op == LP_CANCEL || j->op == LP_RESCHEDULE || j->op == LP_PURGE;
+}
+
+static bool promises(const lp_turn *t)
+{
+    for (size_t i = 0; i < t->job_count; i++)
+        if (is_promise(t->jobs[i]))
+            return true;
+    return false;
+}
+
+static void doubt(const redis_store *d, lp_job *j, long long confirmed)
+{
+    if (!is_promise(j) || j->answer < 0)
+        return;
+    lp_redis_fail_job(j,
+                      lp_fail(LAPSE_EUNSURE,
+                              "it was done, but %lld replicas have confirmed it and the URL says "
+                              "wait=%llu: a fail-over may lose it; look, or ask again",
+                              confirmed, (unsigned long long)d->options.wait));
+}
+
+/* What was answered holds only once so many replicas have it. The link is lost with the answer:
+ * then it is not known. */
+static int confirm(redis_store *d, lp_turn *t)
+{
+    if (d->options.wait == 0 || !promises(t))
+        return LAPSE_OK;
+    lp_redis_clear(&d->words);
+    lp_redis_text(&d->words, "WAIT");
+    lp_redis_number(&d->words, (int64_t)d->options.wait);
+    lp_redis_number(&d->words, d->options.wait_limit / LAPSE_MS(1));
+    redisReply *r = lp_redis_ask(d->link, &d->words);
+    long long confirmed = r && r->type == REDIS_REPLY_INTEGER ? r->integer : 0;
+    if (!r)
+        lp_redis_close_link(d);
+    else
+        freeReplyObject(r);
+    for (size_t i = 0; confirmed < (long long)d->options.wait && i < t->job_count; i++)
+        doubt(d, t->jobs[i], confirmed);
+    return LAPSE_OK;
+}
+
+/* -- The turn -- */
+
+/* Wants of queues that were new: once more, with their numbers, for those only. */
+static int claim_again(redis_store *d, lp_turn *t, const bool *unknown)
+{
+    part p = {.first = 0};
+    lp_turn rest = *t;
+    lp_want *wants = calloc(t->want_count, sizeof *wants);
+    size_t *numbers = calloc(t->want_count, sizeof *numbers);
+    if (!wants || !numbers) {
+        free(wants);
+        free(numbers);
+        return LAPSE_OK; /* The poll finds them. */
+    }
+    int code = LAPSE_OK;
+    rest.job_count = rest.want_count = 0;
+    rest.loans = NULL;
+    for (const lp_loan *l = t->loans; l; l = l->next)
+        if (!l->ended && t->wants[l->want].pushed && rest.push_most)
+            rest.push_most--;
+    for (size_t i = 0; i < t->want_count; i++) {
+        if (!unknown[i])
+            continue;
+        wants[rest.want_count] = t->wants[i];
+        numbers[rest.want_count++] = i;
+    }
+    rest.wants = wants;
+    p.claims = true;
+    if (rest.want_count)
+        code = exchange(d, &rest, &p, 1);
+    if (p.reply && is_done(p.reply)) {
+        read_claims(d, &rest, &p);
+        for (size_t i = 0; i < rest.want_count; i++)
+            if (wants[i].next < t->wants[numbers[i]].next)
+                t->wants[numbers[i]].next = wants[i].next;
+        for (lp_loan *l = rest.loans; l; l = l->next)
+            l->want = numbers[l->want];
+        append_loan(t, rest.loans);
+    }
+    drop_replies(&p, 1);
+    free(wants);
+    free(numbers);
+    return code;
+}
+
+static int learn_queues(redis_store *d, lp_turn *t, const part *parts, size_t count, bool *unknown,
+                        bool *again)
+{
+    *again = false;
+    if (count_queues(parts, count) <= d->queue_count)
+        return LAPSE_OK;
+    for (size_t i = 0; i < t->want_count; i++)
+        unknown[i] = !is_known(d, &t->wants[i]);
+    int code = lp_redis_read_queues(d);
+    for (size_t i = 0; i < t->want_count; i++)
+        *again = *again || unknown[i];
+    return code < 0 ? unsure(d) : LAPSE_OK;
+}
+
+static int read_parts(redis_store *d, lp_turn *t, part *parts, size_t count)
+{
+    bool again, *unknown = calloc(t->want_count + 1, sizeof *unknown);
+    if (!unknown)
+        return unsure(d);
+    for (size_t i = 0; i < count; i++)
+        if (is_done(parts[i].reply))
+            note_time(d, t, lp_redis_at(parts[i].reply, 1, 0));
+    int code = learn_queues(d, t, parts, count, unknown, &again);
+    for (size_t i = 0; code == LAPSE_OK && i < count; i++)
+        read_part(d, t, &parts[i]);
+    if (code == LAPSE_OK && again && claim_again(d, t, unknown) < 0)
+        lp_redis_close_link(d); /* What was answered stands. */
+    free(unknown);
+    return code;
+}
+
+static int take_turn(redis_store *d, lp_turn *t, part *parts, size_t count)
+{
+    int code = exchange(d, t, parts, count);
+    if (code == LAPSE_OK)
+        code = exchange_again(d, t, parts, count);
+    if (code < 0)
+        return code;
+    if (any_reset(parts, count))
+        return lp_redis_open_link(d, t->now);
+    code = whole_fault(parts, count);
+    if (code == LAPSE_EOFFLINE)
+        return lose_link(d, code);
+    if (code < 0)
+        return code;
+    code = read_parts(d, t, parts, count);
+    if (code == LAPSE_OK && d->link)
+        code = confirm(d, t);
+    return code;
+}
+
+/* Whether the turn can be taken again when nothing is known of it: what it may have claimed is
+ * claimed again when its lease ends. */
+static bool only_looks(const lp_turn *t)
+{
+    for (size_t i = 0; i < t->job_count; i++) {
+        int op = t->jobs[i]->op;
+        if (op != LP_GET && op != LP_LIST && op != LP_COUNT && op != LP_QUEUES && op != LP_HOLDS)
+            return false;
+    }
+    return true;
+}
+
+static int try_turn(redis_store *d, lp_turn *t, part *parts, size_t count)
+{
+    if (d->link && lp_redis_is_cut(d->link))
+        lp_redis_close_link(d);
+    int code = d->link ? LAPSE_OK : lp_redis_open_link(d, t->now);
+    if (code < 0)
+        return code;
+    lp_redis_listen(d);
+    split(t, parts);
+    if (count)
+        code = take_turn(d, t, parts, count);
+    drop_replies(parts, count);
+    return code;
+}
+
+int lp_redis_turn(redis_store *d, lp_turn *t)
+{
+    t->loans = NULL;
+    size_t count = split(t, NULL);
+    part *parts = calloc(count + 1, sizeof *parts);
+    if (!parts)
+        return lp_fail_memory();
+    int code = try_turn(d, t, parts, count);
+    if (code == LAPSE_EUNSURE && only_looks(t))
+        code = try_turn(d, t, parts, count);
+    free(parts);
+    return code;
+}

@@ -1,0 +1,181 @@
+/* redis_url.c - redis://user:password@host:port/db?name=value, or a socket's path instead. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "stores/redis.h"
+#include "stores/url.h"
+
+static int read_overflow(const lp_url_option *option, lp_store_config *config)
+{
+    if (lp_url_value_is(option, "refuse"))
+        config->overflow = LAPSE_REFUSE;
+    else if (lp_url_value_is(option, "dead_letter_oldest"))
+        config->overflow = LAPSE_DEAD_LETTER_OLDEST;
+    else
+        return lp_url_refuse(option, "refuse or dead_letter_oldest");
+    return LAPSE_OK;
+}
+
+/* Braces would change the slot of the names in a cluster. */
+static int read_prefix(const lp_url_option *option, settings *out)
+{
+    size_t len = option->value_len;
+    bool ok = len > 0 && len <= LP_REDIS_PREFIX_MAX;
+    for (size_t i = 0; ok && i < len; i++)
+        ok = option->value[i] > ' ' && option->value[i] < 127 && option->value[i] != '{' &&
+             option->value[i] != '}';
+    if (!ok)
+        return lp_url_refuse(option, "1 to 64 printable ASCII characters without braces");
+    memcpy(out->prefix, option->value, len);
+    out->prefix[len] = '\0';
+    return LAPSE_OK;
+}
+
+static int read_switch(const lp_url_option *option, bool *out)
+{
+    *out = lp_url_value_is(option, "1");
+    return *out || lp_url_value_is(option, "0") ? LAPSE_OK : lp_url_refuse(option, "0 or 1");
+}
+
+static int read_evict(const lp_url_option *option, settings *out)
+{
+    out->evict = lp_url_value_is(option, "allow");
+    return out->evict || lp_url_value_is(option, "refuse")
+               ? LAPSE_OK
+               : lp_url_refuse(option, "refuse or allow");
+}
+
+static int read_own(const lp_url_option *option, settings *out)
+{
+    if (lp_url_is(option, "prefix"))
+        return read_prefix(option, out);
+    if (lp_url_is(option, "db"))
+        return lp_url_number(option, 0, 1000000, &out->db);
+    if (lp_url_is(option, "poll"))
+        return lp_url_duration(option, LAPSE_MS(1), LAPSE_HOURS(1), &out->poll);
+    if (lp_url_is(option, "timeout"))
+        return lp_url_duration(option, LAPSE_MS(10), LAPSE_HOURS(1), &out->timeout);
+    if (lp_url_is(option, "wait"))
+        return lp_url_number(option, 0, 100, &out->wait);
+    if (lp_url_is(option, "wait_limit"))
+        return lp_url_duration(option, LAPSE_MS(1), LAPSE_HOURS(1), &out->wait_limit);
+    if (lp_url_is(option, "events"))
+        return read_switch(option, &out->events);
+    if (lp_url_is(option, "eviction"))
+        return read_evict(option, out);
+    return lp_fail(LAPSE_EURL,
+                   "redis: has no option %s: use prefix, db, wait, wait_limit, poll, timeout, "
+                   "events, eviction, max_pending, overflow, keep, max_dead, lease, stuck_after",
+                   lp_text_quote(option->name, option->name_len < 40 ? option->name_len : 40));
+}
+
+static int read_option(const lp_url_option *option, lp_store_config *config, settings *out)
+{
+    if (lp_url_is(option, "max_pending"))
+        return lp_url_number(option, 0, UINT64_MAX, &config->max_pending);
+    if (lp_url_is(option, "max_dead"))
+        return lp_url_number(option, 0, UINT64_MAX, &config->max_dead);
+    if (lp_url_is(option, "keep")) {
+        out->keep_given = true;
+        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &config->keep);
+    }
+    if (lp_url_is(option, "lease"))
+        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &config->lease);
+    if (lp_url_is(option, "stuck_after"))
+        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &config->stuck_after);
+    if (lp_url_is(option, "overflow"))
+        return read_overflow(option, config);
+    return read_own(option, out);
+}
+
+static int read_options(lp_store_config *config, settings *out)
+{
+    const char *p = lp_url_query(config->url);
+    lp_url_option option;
+    while (lp_url_next(&p, &option)) {
+        bool empty = option.name_len == 0 && option.value_len == 0;
+        int code = empty ? LAPSE_OK : read_option(&option, config, out);
+        if (code < 0)
+            return code;
+    }
+    return LAPSE_OK;
+}
+
+/* The path is the number of the database. */
+static int read_db(const char *path, settings *out)
+{
+    lp_url_option number = {.name = "db", .name_len = 2, .value = path, .value_len = strlen(path)};
+    return *path ? lp_url_number(&number, 0, 1000000, &out->db) : LAPSE_OK;
+}
+
+/* redis:///path or redis://%2Fpath/0: a socket. */
+static int take_socket(lp_url_place *place, settings *out)
+{
+    if (place->host && *place->host == '/') {
+        out->socket = place->host;
+        place->host = NULL;
+        return place->path ? read_db(place->path, out) : LAPSE_OK;
+    }
+    size_t len = strlen(place->path);
+    out->socket = malloc(len + 2);
+    if (!out->socket)
+        return lp_fail_memory();
+    out->socket[0] = '/';
+    memcpy(out->socket + 1, place->path, len + 1);
+    return LAPSE_OK;
+}
+
+static int take_place(lp_url_place *place, settings *out)
+{
+    out->user = place->user;
+    out->password = place->password;
+    place->user = place->password = NULL;
+    if (out->user && !out->password)
+        return lp_fail(LAPSE_EURL, "the store URL has a user and no password: use "
+                                   "redis://user:password@host or redis://:password@host");
+    bool is_socket = place->host ? *place->host == '/' : place->path && strlen(place->path) > 3;
+    if (is_socket)
+        return take_socket(place, out);
+    out->host = place->host ? place->host : strdup("localhost");
+    place->host = NULL;
+    out->port = place->port ? place->port : 6379;
+    if (!out->host)
+        return lp_fail_memory();
+    return place->path ? read_db(place->path, out) : LAPSE_OK;
+}
+
+int lp_redis_read_url(lp_store_config *config, settings *out)
+{
+    *out = (settings){.prefix = "lapse",
+                      .poll = LAPSE_SECONDS(1),
+                      .timeout = LAPSE_SECONDS(5),
+                      .wait_limit = LAPSE_SECONDS(1)};
+    out->keep_given = config->keep > 0;
+    if (strncmp(config->url, "rediss:", 7) == 0)
+        return lp_fail(LAPSE_EUNSUPPORTED, "rediss: needs TLS, which this version does not speak "
+                                           "to Redis: use redis: through a TLS tunnel");
+    lp_url_place place;
+    int code = lp_url_read_place(config->url, &place);
+    if (code < 0)
+        return code;
+    code = take_place(&place, out);
+    lp_url_free_place(&place);
+    if (code == LAPSE_OK)
+        code = read_options(config, out);
+    if (code < 0)
+        return code;
+    if (config->max_dead == 0)
+        config->max_dead = 10000;
+    if (config->lease == 0)
+        config->lease = LAPSE_SECONDS(30);
+    return LAPSE_OK;
+}
+
+void lp_redis_free_settings(settings *s)
+{
+    lp_url_place place = {.user = s->user, .password = s->password, .host = s->host};
+    lp_url_free_place(&place);
+    free(s->socket);
+    s->user = s->password = s->host = s->socket = NULL;
+}

@@ -1,0 +1,403 @@
+"""The Redis store from Python: threads, asyncio, other processes, and what is particular to it."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+
+import lapse
+import lapse.aio
+import pytest
+from lapse import Fate, Reason, State
+from redis_server import Connection, Server
+from support import PATIENCE, in_threads, python, rounds, until
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    s = Server(tmp_path_factory.mktemp("redis"))
+    yield s
+    s.stop()
+
+
+@pytest.fixture
+def url(server, request):
+    return f"{server.url}?prefix={request.node.name}"
+
+
+@pytest.fixture
+def s(url):
+    """It runs nothing by itself."""
+    with lapse.Scheduler(url, workers=0) as scheduler:
+        yield scheduler
+
+
+def fine(program, *args):
+    done = python("import lapse, os, sys, threading\n" + program, *args)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    return done.stdout
+
+
+def ids(s, states=State.PENDING):
+    return sorted(info.id for info in s.orders(states))
+
+
+# -- Who uses it ---------------------------------------------------------------------------
+
+
+def test_threads_schedule_and_workers_run(url):
+    ran, lock = [], threading.Lock()
+    with lapse.Scheduler(url, workers=4) as s:
+
+        @s.handler("close")
+        def close(order):
+            with lock:
+                ran.append(str(order))
+
+        def place(n):
+            for i in range(50):
+                s.schedule(f"{n}-{i}", 0.01 * (i % 5), close)
+
+        in_threads(8, place)
+        until(lambda: len(ran) == 400)
+        assert len(set(ran)) == 400
+        until(lambda: s.stats()["done"] == 400)
+        assert ids(s, State.PENDING | State.RUNNING) == []
+
+
+def test_asyncio_and_threads_share_the_handlers(url):
+    async def main():
+        ran = []
+        async with lapse.aio.Scheduler(url) as s:
+
+            @s.handler("close", attempts=3, backoff=0.001)
+            async def close(order):
+                ran.append((str(order), order.attempt))
+                if order == "again" and order.attempt == 1:
+                    raise ValueError
+
+            await s.schedule("paid", 60, close)
+            await s.schedule("again", 0, close)
+            assert await s.cancel("paid") is Fate.CANCELLED
+            await asyncio.to_thread(fine, """
+with lapse.Scheduler(sys.argv[1], workers=0) as other:
+    other.schedule("from elsewhere", 0, queue="close")
+""", url)
+            async with asyncio.timeout(PATIENCE):
+                while len(ran) < 3:
+                    await asyncio.sleep(0.001)  # sleeps: between two looks
+        assert sorted(ran) == [("again", 1), ("again", 2), ("from elsewhere", 1)]
+
+    asyncio.run(main(), debug=False)
+
+
+def test_a_consumer_hears_at_once_of_what_others_schedule(url, s):
+    """By a hint: polling alone would take an hour."""
+    ran = threading.Event()
+    with lapse.Scheduler(url + "&poll=1h") as consumer:
+        consumer.handle("close", lambda order: ran.set())
+        s.schedule("later", 3600, queue="close")
+        s.schedule("o", 0, queue="close")
+        assert ran.wait(PATIENCE)
+
+
+# -- Ids, payloads, numbers ----------------------------------------------------------------------
+
+
+def test_p55_eighteen_digits_and_bytes_come_back_as_they_were(url, s):
+    orders = {
+        "130775545883395173": bytes(range(256)) * 3,
+        "130775545883395174": b"130775545883395173",
+        "999999999999999999": b"\0",
+        "9223372036854775807": b"\r\n$3\r\nfoo\r\n",
+        "00130775545883395173": b"",
+        "café-1": "ünïcödé".encode(),
+        "{x}:*": b"\xff\xfe",
+    }
+    for id, payload in orders.items():
+        s.schedule(id, 0, queue="q", payload=payload)
+    assert ids(s) == sorted(orders)
+    for id, payload in orders.items():
+        assert s.get(id).payload == payload
+    seen = {}
+    with lapse.Scheduler(url) as consumer:
+
+        @consumer.handler("q", attempts=2, backoff=0.001)
+        def handle(order):
+            if order.attempt == 1:
+                raise lapse.Retry(0)
+            if order.id == "999999999999999999":
+                raise lapse.Reject("no")
+            seen[order.id] = order.payload
+
+        until(lambda: len(seen) == len(orders) - 1 and ids(s, State.DEAD) != [])
+    dead = s.get("999999999999999999")
+    assert dead.reason is Reason.REJECTED and dead.payload == b"\0" and dead.error == "no"
+    assert seen == {id: p for id, p in orders.items() if id != dead.id}
+
+
+def test_generations_and_fences_are_exact_and_grow(url, s):
+    last = 0
+    for i in range(20):
+        generation = s.schedule("o", 60, queue="q", replace=True)
+        assert generation > last and s.get("o").generation == generation
+        assert last == 0 or s.cancel("o", generation=last) is Fate.UNKNOWN
+        last = generation
+    assert s.cancel("o", generation=last) is Fate.CANCELLED
+
+
+# -- What is in the server ---------------------------------------------------------------------------
+
+
+def test_all_keys_are_in_one_slot_and_nothing_is_left(server, url, s):
+    """{prefix} is in every name, and orders that ended leave nothing but counters."""
+    with Connection(server.port) as c:
+        def keys():
+            name = url.rsplit("=", 1)[1].encode()
+            return sorted(k for k in c.ask("KEYS", "*") if name in k)
+
+        s.schedule_many([(f"o{i}", 0, None, b"x", "q") for i in range(20)])
+        for i in range(10):
+            s.cancel(f"o{i}")
+        while order := s.poll("q"):
+            order.done()
+        tag = b"{" + url.rsplit("=", 1)[1].encode() + b"}:"
+        assert keys() == [tag + b"meta", tag + b"queues"]
+
+
+def test_two_prefixes_are_two_stores(url, s):
+    with lapse.Scheduler(url + "x", workers=0) as other:
+        s.schedule("o", 60, queue="q")
+        assert other.get("o") is None and other.cancel("o") is Fate.UNKNOWN
+        assert other.schedule("o", 60, queue="q") > 0
+
+
+def test_a_key_of_somebody_else_is_named(server, url):
+    server.ask("SET", "{%s}:due" % url.rsplit("=", 1)[1], "mine")
+    with lapse.Scheduler(url, workers=0) as s:
+        with pytest.raises(lapse.BadStore, match="another prefix"):
+            s.schedule("o", 1, queue="q")
+
+
+def test_another_layout_is_refused(server, url):
+    server.ask("HSET", "{%s}:meta" % url.rsplit("=", 1)[1], "id", "x", "v", "7")
+    with pytest.raises(lapse.BadStore, match="another version of lapse"):
+        lapse.Scheduler(url)
+
+
+def test_scripts_that_the_server_forgot_are_loaded_again(server, url, s):
+    s.schedule("a", 60, queue="q")
+    server.ask("SCRIPT", "FLUSH")
+    s.schedule("b", 60, queue="q")
+    assert ids(s) == ["a", "b"]
+
+
+def test_a_full_server_refuses_new_orders_and_lets_the_others_end(server, url, s):
+    s.schedule_many([(f"o{i}", 0, None, b"x" * 100, "q") for i in range(10)])
+    used = dict(
+        line.split(b":", 1) for line in server.ask("INFO", "memory").split(b"\r\n") if b":" in line
+    )[b"used_memory"]
+    server.ask("CONFIG", "SET", "maxmemory", int(used) // 2)
+    try:
+        with pytest.raises(lapse.System, match="maxmemory"):
+            s.schedule("more", 0, queue="q")
+        ran = []
+        with lapse.Scheduler(url) as consumer:
+            consumer.handle("q", ran.append)
+            until(lambda: len(ran) == 10)
+    finally:
+        server.ask("CONFIG", "SET", "maxmemory", 0)
+    assert s.schedule("more", 0, queue="q") > 0
+
+
+# -- Opening ---------------------------------------------------------------------------------------
+
+
+def test_p69_a_server_that_drops_keys_is_refused(server, url):
+    server.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.raises(lapse.Unsupported, match="noeviction.*allkeys-lru.*eviction=allow"):
+            lapse.Scheduler(url)
+        lapse.Scheduler(url + "&eviction=allow").close()
+        server.ask("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
+        lapse.Scheduler(url).close()
+    finally:
+        server.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+
+def test_a_server_that_keeps_nothing_is_warned_of(tmp_path, caplog):
+    server = Server(tmp_path, "--appendonly", "no")
+    with lapse.Scheduler(server.url) as s:
+        s.schedule("o", 60, queue="q")
+        until(lambda: "set appendonly yes" in caplog.text)
+    server.stop()
+
+
+def test_a_password_is_used_and_never_shown(tmp_path, capfd):
+    secret = "ge:h/ei?m@%&"
+    server = Server(tmp_path)
+    server.ask("CONFIG", "SET", "requirepass", secret)
+    place = server.url.removeprefix("redis://")
+    encoded = "ge%3Ah%2Fei%3Fm%40%25%26"
+    texts = []
+    for before in (f":{encoded}@", f"default:{encoded}@"):
+        with lapse.Scheduler(f"redis://{before}{place}", workers=0) as s:
+            assert s.schedule("o", 60, queue="q", replace=True) > 0
+            texts += [repr(s), str(s)]
+    for url in (
+        f"redis://:{encoded}x@{place}",
+        f"redis://default:{encoded}x@{place}",
+        f"redis://{place}",
+        f"redis://:{secret}@{place}",
+        f"redis://:{encoded}@127.0.0.1:1/0",
+        f"redis://:{encoded}@{place}?prefix=a b",
+    ):
+        with pytest.raises(lapse.Error) as caught:
+            lapse.Scheduler(url)
+        texts += [str(caught.value), repr(caught.value)]
+    for text in [*texts, *capfd.readouterr()]:
+        assert "ge:h" not in text and "ge%3A" not in text and "ei?m" not in text
+    with Connection(server.port) as c:
+        c.ask("AUTH", secret)
+        c.ask("CONFIG", "SET", "requirepass", "")
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    "url, words",
+    [
+        ("redis:", "//"),
+        ("redis://h:0/0", "port"),
+        ("redis://h:65536", "port"),
+        ("redis://h:1x", "port"),
+        ("redis://h/x", "number"),
+        ("redis://[::1", r"\]"),
+        ("redis://user@h", "password"),
+        ("redis://h/0?prefix=", "prefix"),
+        ("redis://h/0?prefix={a}", "braces"),
+        ("redis://h/0?wait=x", "wait"),
+        ("redis://h/0?wat=1", "has no option"),
+        ("redis://h%zz/0", "hexadecimal"),
+        ("redis://a@b@c/0?x=@", "'@' behind"),
+    ],
+)
+def test_wrong_urls_say_what_is_wrong(url, words):
+    with pytest.raises((lapse.BadUrl, lapse.Range), match=words):
+        lapse.Scheduler(url)
+
+
+def test_tls_is_named(server):
+    with pytest.raises(lapse.Unsupported, match="TLS"):
+        lapse.Scheduler("rediss://127.0.0.1:6379/0")
+
+
+def test_a_socket_and_a_database(tmp_path):
+    path = f"{tmp_path}/r.sock"
+    server = Server(tmp_path / "data", "--unixsocket", path)
+    for url in (f"redis://{path}", f"redis://{path.replace('/', '%2F')}/0", server.url):
+        with lapse.Scheduler(url, workers=0) as s:
+            s.schedule("o", 60, queue="q", replace=True)
+            assert ids(s) == ["o"]
+    with lapse.Scheduler(f"redis://{path}?db=3", workers=0) as s:
+        assert ids(s) == []
+    server.stop()
+
+
+# -- The race of the article -----------------------------------------------------------------------
+
+
+def naive(port, key, consumers):
+    """ZRANGEBYSCORE, then ZREM whose answer is not looked at, then run: how many runs."""
+    runs, lock = [], threading.Lock()
+
+    def consume(_):
+        with Connection(port) as c:
+            while found := c.ask("ZRANGEBYSCORE", key, 0, 1, "LIMIT", 0, 20):
+                for id in found:
+                    c.ask("ZREM", key, id)
+                    with lock:
+                        runs.append(id)
+
+    in_threads(consumers, consume)
+    return runs
+
+
+def test_the_race_of_ten_consumers(server, url):
+    """20 000 due orders: the naive consumer runs some twice; ours each exactly once."""
+    orders = rounds(2000, 20000, 20000)
+    with Connection(server.port) as c:
+        for i in range(0, orders, 500):
+            c.ask("ZADD", "naive", *[w for n in range(i, i + 500) for w in (0, f"OID{n:08}")])
+    runs = naive(server.port, "naive", 10)
+    doubles = len(runs) - len(set(runs))
+    assert len(set(runs)) == orders and doubles > 0
+    print(f"naive: {doubles} of {orders} orders were run again by another consumer")
+
+    with lapse.Scheduler(url, workers=0) as s:
+        for i in range(0, orders, 500):
+            s.schedule_many([(f"OID{n:08}", 0, None, None, "race") for n in range(i, i + 500)])
+    ran, lock = [], threading.Lock()
+
+    def close(order):
+        with lock:
+            ran.append(str(order))
+
+    consumers = [lapse.Scheduler(url, workers=1) for _ in range(10)]
+    for consumer in consumers:
+        consumer.handle("race", close)
+    until(lambda: len(ran) >= orders)
+    until(lambda: sum(c.stats()["done"] for c in consumers) == orders)
+    for consumer in consumers:
+        consumer.close()
+    assert len(ran) == len(set(ran)) == orders
+
+
+CONSUMER = """
+lines, lock = [], threading.Lock()
+s = lapse.Scheduler(sys.argv[1], workers=2)
+left = threading.Event()
+@s.handler("race")
+def close(order):
+    os.write(1, b"%s %d\\n" % (order.id.encode(), order.attempt))
+s.schedule("end-" + sys.argv[2], 0, queue="end-" + sys.argv[2])
+sys.stdin.read()
+s.close()
+"""
+
+
+def test_the_race_of_ten_processes_some_of_which_are_killed(url):
+    """Every order runs; only those that a killed process held run once more."""
+    orders = rounds(500, 20000, 20000)
+    with lapse.Scheduler(url + "&lease=1s", workers=0) as s:
+        for i in range(0, orders, 500):
+            s.schedule_many([(f"OID{n:08}", 0, None, None, "race") for n in range(i, i + 500)])
+        program = "import lapse, os, sys, threading\n" + CONSUMER
+        workers = [
+            subprocess.Popen(
+                [sys.executable, "-c", program, url + "&lease=1s", str(n)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )
+            for n in range(10)
+        ]
+        outputs = [b""] * 10
+
+        def read(n):
+            outputs[n] = workers[n].stdout.read()
+
+        readers = [threading.Thread(target=read, args=(n,)) for n in range(10)]
+        for reader in readers:
+            reader.start()
+        until(lambda: s.stats()["pending"] < orders * 3 // 4)
+        for worker in workers[:3]:
+            worker.kill()
+        until(lambda: s.queue_stats("race")["pending"] + s.queue_stats("race")["running"] == 0)
+        for worker in workers[3:]:
+            worker.stdin.close()
+        for reader in readers:
+            reader.join()
+        for worker in workers:
+            worker.wait(PATIENCE)
+            worker.stdout.close()
+    runs = [line.split()[0] for line in b"".join(outputs).split(b"\n") if line.endswith((b"1", b"2"))]
+    assert len(set(runs)) == orders
+    assert len(runs) - orders <= 3 * 2, "more ran twice than the killed have held"
