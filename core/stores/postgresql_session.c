@@ -166,7 +166,7 @@ static bool make_room(session *s)
 
 static bool send_prepared(session *s, int statement, const args *a)
 {
-    char name[16];
+    char name[24];
     int formats[ARGS_MAX];
     for (int i = 0; i < ARGS_MAX; i++)
         formats[i] = 1;
@@ -299,7 +299,7 @@ static int write_statements(session *s, const char *schema)
 
 static bool send_prepare(session *s, int statement)
 {
-    char name[16];
+    char name[24];
     Oid types[ARGS_MAX];
     const char *letters = lp_postgresql_types[statement];
     int count = (int)strlen(letters);
