@@ -320,11 +320,12 @@ static double claim_p50(const char *base, long dead, bool snapshot)
         snprintf(text, sizeof text, "VACUUM %s.lapse_order", p.schema);
         sql(p.conn, text);
     }
-    snprintf(text, sizeof text,
-             "INSERT INTO %s.lapse_order (id, queue, at, seq, generation, due) SELECT"
-             " convert_to('b' || i, 'UTF8'), 'close_unpaid', now() + i * interval '1 us', i, i, now()"
-             " FROM generate_series(1, %d) i",
-             p.schema, (SAMPLES + 100) * CLAIM);
+    snprintf(
+        text, sizeof text,
+        "INSERT INTO %s.lapse_order (id, queue, at, seq, generation, due) SELECT"
+        " convert_to('b' || i, 'UTF8'), 'close_unpaid', now() + i * interval '1 us', i, i, now()"
+        " FROM generate_series(1, %d) i",
+        p.schema, (SAMPLES + 100) * CLAIM);
     sql(p.conn, text);
     double *took = calloc(SAMPLES, sizeof *took);
     for (int i = 0; i < SAMPLES; i++) {
