@@ -16,8 +16,8 @@ from tool import DONE, NO, STORE, TOOL, USAGE, environment, lapse  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "lapse.1"
-COMMANDS = """demo schedule cancel reschedule get list stats queues dead requeue purge check watch
-    metrics""".split()
+COMMANDS = """demo schedule cancel reschedule get list stats queues dead requeue purge check migrate
+    watch metrics""".split()
 OPTION = re.compile(r"^  (?:-(.),|   ) --([a-z-]+)", re.MULTILINE)
 
 
@@ -118,7 +118,8 @@ def test_memory_ends_with_the_command(command: str, url: str | None) -> None:
         ("no scheme", USAGE, "BadUrl"),
         ("memory:?engine=steam", USAGE, "BadUrl"),
         ("memory:?tick=0", USAGE, "BadUrl"),
-        ("redis://localhost", STORE, "NoStore"),
+        ("redis://127.0.0.1:1", STORE, "Offline"),
+        ("postgresql://127.0.0.1:1/shop", STORE, "Offline"),
         ("amqp://localhost", STORE, "NoStore"),
     ],
 )
