@@ -164,9 +164,15 @@ int lp_redis_open_store(redis_store *d, lapse_ns now)
     freeReplyObject(r);
     if (code == LAPSE_OK && build)
         code = build_ages(d, now);
+    lp_redis_forget_queues(d); /* The server may have lost some, as may one that took its place. */
     if (code == LAPSE_OK)
         code = lp_redis_read_queues(d);
-    return code < 0 ? code : *before && strcmp(before, d->identity) != 0;
+    if (code < 0) {
+        memcpy(d->identity, before,
+               sizeof before); /* It is not open: a reset is still to be told. */
+        return code;
+    }
+    return *before && strcmp(before, d->identity) != 0;
 }
 
 /* -- The link -- */
@@ -194,12 +200,7 @@ static int set_up(redis_store *d, lapse_ns now)
         code = lp_redis_load_scripts(d);
     if (code == LAPSE_OK)
         code = lp_redis_open_store(d, now);
-    if (code == 1) {
-        lp_redis_forget_queues(d);
-        code = lp_redis_read_queues(d);
-        return code < 0 ? code : was_reset();
-    }
-    return code;
+    return code == 1 ? was_reset() : code;
 }
 
 /* LAPSE_EDATA for a store that was reset leaves the link open: the next turn is in the new one. */

@@ -72,19 +72,16 @@ static unsigned char *put_number(unsigned char *at, uint64_t n, int bytes)
 /* Several in a row share the letter, and the number of them. */
 static void write_schedule(redis_store *d, const lp_turn *t, const lp_job *j)
 {
-    enum { REPLACE = 1, TELL = 2, SIZE = 4 + 8 + 8 + 1 };
+    enum { REPLACE = 1, TELL = 2, SIZE = 8 + 8 + 1 };
     words *w = &d->words;
     unsigned char head[SIZE], *at = head;
-    int64_t queue = lp_redis_queue(d, j->queue);
-    at = put_number(at, (uint64_t)queue, 4);
     at = put_number(at, (uint64_t)delay_of(d, t, j->due), 8);
     at = put_number(at, (uint64_t)j->unstarted, 8);
     *at = (unsigned char)((j->replace ? REPLACE : 0) | (j->infos ? TELL : 0));
     lp_redis_copy(w, head, sizeof head);
     lp_redis_word(w, j->id, j->id_len);
     lp_redis_word(w, j->payload, j->payload_len);
-    if (queue < 0)
-        lp_redis_text(w, j->queue);
+    lp_redis_text(w, j->queue); /* The server alone knows its number. */
 }
 
 static void write_named(redis_store *d, const char *letter, const lp_job *j)

@@ -1,6 +1,7 @@
 /* redis_queue.c - the queues: their names and numbers, as far as they are known here.
  *
- * A queue gets its number, counting from 0, when its first order is scheduled, and keeps it. */
+ * A queue gets its number, which is made of its name, when its first order is scheduled, and keeps
+ * it. What a server has lost of them is not known here either once the link to it is new. */
 #include <stdlib.h>
 #include <string.h>
 

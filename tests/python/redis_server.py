@@ -87,7 +87,9 @@ class Connection:
 
 
 class Proxy:
-    """Passes bytes on between clients and a port; can refuse, cut, stall, and change the port."""
+    """Passes bytes on between clients and a port; can refuse, cut, stall, and change the port.
+
+    `cut_before`: the next client that says this is cut instead, once."""
 
     def __init__(self, port: int) -> None:
         self.target = port
@@ -95,6 +97,7 @@ class Proxy:
         self.pairs: list[tuple[socket.socket, socket.socket]] = []
         self.lock = threading.Lock()
         self.stalled = False
+        self.cut_before: bytes | None = None
         self.port = 0
         self.accept()
 
@@ -162,6 +165,9 @@ class Proxy:
                     data = s.recv(65536)
                     while self.stalled:
                         select.select([], [], [], 0.01)
+                    if self.cut_before and self.cut_before in data and s is client:
+                        self.cut_before = None
+                        return
                     if not data:
                         return
                     other[s].sendall(data)

@@ -104,6 +104,26 @@ def test_a_consumer_hears_at_once_of_what_others_schedule(url, s):
 # -- Ids, payloads, numbers ----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("years", [1, 50, 86, 99])
+def test_generations_are_exact_in_later_years(url, years):
+    clock = lapse.ManualClock()
+    for _ in range(years):
+        clock.advance(366 * 86400)
+    with lapse.Scheduler(url, workers=0, clock=clock) as s:
+        first, second = s.schedule("o", 60, queue="q"), s.schedule("p", 60, queue="q")
+        assert [s.get(id).generation for id in ("o", "p")] == [first, second]
+        assert s.cancel("o", second) is Fate.UNKNOWN
+        assert s.cancel("o", first) is Fate.CANCELLED
+        ran = []
+        s.handle("q", lambda order: ran.append(str(order)))
+        s.schedule("before", 59, queue="q")
+        s.schedule("tie", 60, queue="q")
+        clock.advance(61)
+        while s.process():
+            pass
+        assert ran == ["before", "p", "tie"]
+
+
 def test_p55_eighteen_digits_and_bytes_come_back_as_they_were(url, s):
     orders = {
         "130775545883395173": bytes(range(256)) * 3,

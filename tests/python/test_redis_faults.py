@@ -300,6 +300,62 @@ def test_p69_a_store_that_was_emptied_says_so(server, caplog):
         until(lambda: c.ids() == ["now"])
 
 
+def test_a_reset_that_meets_a_cut_is_told_all_the_same(server, proxy, caplog):
+    """The link ends when the new store was made and is not open yet."""
+    with lapse.Scheduler(proxy.url + "?poll=1h", workers=0) as s:
+        s.schedule("a", 3600, queue="alpha")
+        s.schedule("b", 3600, queue="beta")
+        server.ask("FLUSHALL")
+        proxy.cut_before = b"HGETALL"
+        told = []
+        deadline = time.monotonic() + PATIENCE
+        while not told or isinstance(told[-1], lapse.Error):
+            assert time.monotonic() < deadline, told
+            try:
+                told.append(s.schedule(f"n{len(told)}", 0, queue="beta"))
+            except lapse.Error as e:
+                told.append(e)
+        assert proxy.cut_before is None, "it was not cut"
+        until(lambda: "the Redis store was reset" in " ".join(map(str, told)) + caplog.text)
+    with Consumer(server.url, "beta") as c:
+        until(lambda: f"n{len(told) - 1}" in c.ids())
+
+
+def test_a_queue_that_the_server_lost_gives_its_orders_to_no_other(tmp_path):
+    """It came back with an older snapshot, to a client that knew more queues than it does."""
+    server = Server(tmp_path, "--appendonly", "no")
+    try:
+        with lapse.Scheduler(server.url, workers=0) as s:
+            s.schedule("a", 3600, queue="alpha")
+            server.ask("SAVE")
+            s.schedule("b", 3600, queue="beta")
+            server.kill()
+            server.start()
+            try_schedule(s, "b2", 0, queue="beta")
+            with Consumer(server.url, "gamma") as gamma, Consumer(server.url, "beta") as beta:
+                s.schedule("c", 0, queue="gamma")
+                until(lambda: beta.ids() == ["b2"])
+                until(lambda: gamma.ids() == ["c"])
+            assert s.get("a").queue == "alpha"
+    finally:
+        server.stop()
+
+
+def test_the_number_of_a_lost_queue_is_given_to_no_other(tmp_path):
+    """Whoever still sends it means the same queue, on whichever server."""
+    numbers = []
+    for names in (["alpha", "beta"], ["beta", "gamma"]):
+        server = Server(tmp_path / names[0])
+        with lapse.Scheduler(server.url, workers=0) as s:
+            for name in names:
+                s.schedule(name, 3600, queue=name)
+        found = server.ask("HGETALL", "{lapse}:queues")
+        numbers.append(dict(zip(found[::2], found[1::2], strict=True)))
+        server.stop()
+    assert numbers[0][b"beta"] == numbers[1][b"beta"]
+    assert len({n for each in numbers for n in each.values()}) == 3
+
+
 # -- Notifications are a hint ----------------------------------------------------------------------------
 
 
