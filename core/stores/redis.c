@@ -102,6 +102,7 @@ static int build_ages(redis_store *d, lapse_ns now)
         lp_redis_number(&d->words, (int64_t)found->elements / 2);
         for (size_t i = 0; i + 1 < found->elements; i += 2)
             lp_redis_word(&d->words, found->element[i]->str, found->element[i]->len);
+        lp_redis_text(&d->words, strcmp(cursor, "0") == 0 ? "1" : "0");
         redisReply *done = lp_redis_ask(d->link, &d->words);
         freeReplyObject(r);
         int code = !done                             ? LAPSE_EOFFLINE

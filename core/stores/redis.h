@@ -144,6 +144,7 @@ typedef struct redis_store {
 
     int version;       /* major, of the server */
     uint64_t replicas; /* that it had when it was opened */
+    bool is_limited;   /* it may refuse orders for memory (maxmemory) */
     char warnings[LP_REDIS_WARNINGS][LP_REDIS_WARNING_MAX];
     int warning_count;
 } redis_store;

@@ -116,6 +116,7 @@ static int check(redis_store *d, const char *info)
                        "this Redis is a replica, which cannot be written: name its primary");
     if (is(info, "loading", "1"))
         return lp_fail(LAPSE_EOFFLINE, "Redis is still loading its data");
+    d->is_limited = d->is_limited || number(info, "maxmemory") > 0;
     int code = check_eviction(d, info);
     if (code == LAPSE_OK)
         check_persistence(d, info);

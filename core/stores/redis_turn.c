@@ -3,7 +3,7 @@
  *
  * A call is done as a whole or not at all. What is sent and not answered may have been done:
  * LAPSE_EUNSURE. A call that finds no script, or another store than the one that was opened, has
- * done nothing. */
+ * done nothing; nor has one that is refused for memory, which only its first write can be. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +12,7 @@
 #include "stores/redis.h"
 
 enum { PART_JOBS = 64, PART_BYTES = 1 << 20 };
+enum { SPLIT_ANEW = 1 }; /* a turn's code: nothing was done, take it again in other parts */
 
 /* One call of the script. */
 typedef struct part {
@@ -83,22 +84,37 @@ static int append_part(redis_store *d, const lp_turn *t, const part *p)
     return lp_redis_append(d->link, &d->words);
 }
 
+/* Where memory has a limit a part brings orders or it does not: one that brings may be refused, and
+ * is not to take with it what ends orders, or claims them. */
+static bool is_cut_before(const redis_store *d, const lp_turn *t, size_t i)
+{
+    return d->is_limited && i > 0 && brings(t->jobs[i - 1]) != brings(t->jobs[i]);
+}
+
+/* Whether the wants need a part of their own. */
+static bool claims_alone(const redis_store *d, const lp_turn *t)
+{
+    size_t n = t->job_count;
+    return t->want_count && (n == 0 || (d->is_limited && brings(t->jobs[n - 1])));
+}
+
 /* Into how many parts, written to `out` unless it is NULL. */
-static size_t split(const lp_turn *t, part *out)
+static size_t split(const redis_store *d, const lp_turn *t, part *out)
 {
     size_t n = 0, at = 0;
     while (at < t->job_count) {
         size_t first = at, bytes = 0;
-        while (at < t->job_count && at - first < PART_JOBS && bytes < PART_BYTES)
+        while (at < t->job_count && at - first < PART_JOBS && bytes < PART_BYTES &&
+               (at == first || !is_cut_before(d, t, at)))
             bytes += t->jobs[at++]->payload_len;
         if (out)
             out[n] = (part){.first = first, .count = at - first};
         n++;
     }
-    if (t->want_count && n == 0) {
+    if (claims_alone(d, t)) {
         if (out)
-            out[0] = (part){.first = 0};
-        n = 1;
+            out[n] = (part){.first = t->job_count};
+        n++;
     }
     if (out && n && t->want_count)
         out[n - 1].claims = true;
@@ -293,13 +309,30 @@ static size_t count_queues(const part *parts, size_t count)
     return 0;
 }
 
-/* Nothing was done when every part failed, and none by a fault of its own. */
+static bool is_out_of_memory(const redisReply *r)
+{
+    return r->type == REDIS_REPLY_ERROR && strstr(r->str, "OOM command");
+}
+
+/* Nothing was done when every part failed, and none by a fault of its own: that there is no memory
+ * is one of the orders that were to be brought. */
 static int whole_fault(const part *parts, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        if (is_done(parts[i].reply))
+        if (is_done(parts[i].reply) || is_out_of_memory(parts[i].reply))
             return LAPSE_OK;
     return count ? fault_of(parts[0].reply) : LAPSE_OK;
+}
+
+/* The limit was set after the server was asked for it. */
+static bool finds_a_limit(redis_store *d, const part *parts, size_t count)
+{
+    size_t refused = 0;
+    for (size_t i = 0; i < count; i++)
+        refused += is_out_of_memory(parts[i].reply);
+    bool is_new = refused && !d->is_limited;
+    d->is_limited = d->is_limited || refused;
+    return is_new && refused == count;
 }
 
 static bool any_reset(const part *parts, size_t count)
@@ -442,6 +475,8 @@ static int take_turn(redis_store *d, lp_turn *t, part *parts, size_t count)
         return code;
     if (any_reset(parts, count))
         return lp_redis_open_link(d, t->now);
+    if (finds_a_limit(d, parts, count))
+        return SPLIT_ANEW;
     code = whole_fault(parts, count);
     if (code == LAPSE_EOFFLINE)
         return lose_link(d, code);
@@ -465,7 +500,7 @@ static bool only_looks(const lp_turn *t)
     return true;
 }
 
-static int try_turn(redis_store *d, lp_turn *t, part *parts, size_t count)
+static int try_turn(redis_store *d, lp_turn *t)
 {
     if (d->link && lp_redis_is_cut(d->link))
         lp_redis_close_link(d);
@@ -473,23 +508,23 @@ static int try_turn(redis_store *d, lp_turn *t, part *parts, size_t count)
     if (code < 0)
         return code;
     lp_redis_listen(d);
-    split(t, parts);
+    size_t count = split(d, t, NULL);
+    part *parts = calloc(count + 1, sizeof *parts);
+    if (!parts)
+        return lp_fail_memory();
+    split(d, t, parts);
     if (count)
         code = take_turn(d, t, parts, count);
     drop_replies(parts, count);
+    free(parts);
     return code;
 }
 
 int lp_redis_turn(redis_store *d, lp_turn *t)
 {
     t->loans = NULL;
-    size_t count = split(t, NULL);
-    part *parts = calloc(count + 1, sizeof *parts);
-    if (!parts)
-        return lp_fail_memory();
-    int code = try_turn(d, t, parts, count);
-    if (code == LAPSE_EUNSURE && only_looks(t))
-        code = try_turn(d, t, parts, count);
-    free(parts);
+    int code = try_turn(d, t);
+    if (code == SPLIT_ANEW || (code == LAPSE_EUNSURE && only_looks(t)))
+        code = try_turn(d, t);
     return code;
 }

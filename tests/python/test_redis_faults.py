@@ -321,6 +321,22 @@ def test_a_reset_that_meets_a_cut_is_told_all_the_same(server, proxy, caplog):
         until(lambda: f"n{len(told) - 1}" in c.ids())
 
 
+def test_ages_are_built_though_the_first_who_began_it_is_gone(server, proxy):
+    with lapse.Scheduler(server.url, workers=0) as s:
+        place(s, "old", 5, 3600)
+    options = "?max_pending=5&overflow=dead_letter_oldest"
+    proxy.cut_before = b"HSCAN"
+    with pytest.raises(lapse.Offline):
+        lapse.Scheduler(proxy.url + options, workers=0)
+    with lapse.Scheduler(server.url + options, workers=0) as s:
+        place(s, "new", 2, 3600)
+        assert sorted(info.id for info in s.orders(State.DEAD)) == ["old0", "old1"]
+    with lapse.Scheduler(server.url + options, workers=0) as s:
+        assert server.ask("HGET", "{lapse}:meta", "aged") == b"built"
+        place(s, "newer", 1, 3600)
+        assert "old2" in [info.id for info in s.orders(State.DEAD)]
+
+
 def test_a_queue_that_the_server_lost_gives_its_orders_to_no_other(tmp_path):
     """It came back with an older snapshot, to a client that knew more queues than it does."""
     server = Server(tmp_path, "--appendonly", "no")

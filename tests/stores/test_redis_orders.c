@@ -508,6 +508,105 @@ START_TEST(large_payloads_come_back)
 }
 END_TEST
 
+/* One turn claims about 1 MiB of them, and says that more could be claimed now: whoever has many
+ * workers gets large ones one after the other, each in an answer that comes in time. */
+START_TEST(large_payloads_are_claimed_a_few_at_a_time)
+{
+    enum { COUNT = 8, LEN = 400000, FIT = 3 };
+    place p = new_place(_i, NULL);
+    bench b = open_bench(&p, "", 0);
+    char *payload = calloc(1, LEN);
+    ck_assert_ptr_nonnull(payload);
+    char id[16];
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(id, sizeof id, "o%d", i);
+        lp_job j = schedule_job(&b, id, -LAPSE_SECONDS(COUNT - i));
+        j.payload = payload;
+        j.payload_len = LEN;
+        ck_assert_int_gt(ask(&b, &j), 0);
+    }
+    static const char *const queues[] = {"q"};
+    for (int claimed = 0; claimed < COUNT;) {
+        lp_want wants[2] = {{.queues = queues, .queue_count = 1, .most = 100},
+                            {.queues = queues, .queue_count = 1, .most = 100}};
+        lp_loan *loans;
+        ck_assert_int_eq(run_turn(&b, NULL, 0, wants, 2, &loans), 0);
+        int fit = COUNT - claimed < FIT ? COUNT - claimed : FIT;
+        for (lp_loan *l = loans; l; l = l->next, claimed++, fit--) {
+            snprintf(id, sizeof id, "o%d", claimed);
+            ck_assert_str_eq(l->id, id);
+            ck_assert_int_eq(l->attempt, 1);
+            ck_assert_uint_eq(l->payload_len, LEN);
+        }
+        ck_assert_int_eq(fit, 0);
+        if (claimed < COUNT)
+            for (int i = 0; i < 2; i++)
+                ck_assert_int_le(wants[i].next, now_of(&b));
+        free_loans(loans);
+    }
+    free(payload);
+    close_bench(&b);
+}
+END_TEST
+
+/* Orders that are refused for memory do not hold back what else is in their turn, whether the limit
+ * was there when the store was opened or not. */
+static void take_a_turn_without_memory(int i, bool opened_before)
+{
+    place p = new_place(i, NULL);
+    bench b = open_bench(&p, "", 0);
+    ck_assert_int_gt(schedule(&b, "held", 0), 0);
+    lp_loan *held = claim_soon(&b);
+    ck_assert_int_gt(schedule(&b, "far", LAPSE_HOURS(1)), 0);
+    ck_assert_int_gt(schedule(&b, "due", -LAPSE_SECONDS(1)), 0);
+    redis(&p, "CONFIG SET maxmemory 1mb", "");
+    if (!opened_before) {
+        close_bench(&b);
+        b = open_bench(&p, "", 0);
+    }
+    enum { NEW, CANCEL, NEWER, END, JOBS };
+    lp_job jobs[JOBS] = {schedule_job(&b, "new", 0),
+                         {.op = LP_CANCEL, .id = "far", .id_len = 3},
+                         schedule_job(&b, "newer", 0),
+                         {.op = LP_END, .fence = held->fence}};
+    lp_job *list[JOBS] = {&jobs[0], &jobs[1], &jobs[2], &jobs[3]};
+    static const char *const queues[] = {"q"};
+    for (int count = JOBS; count >= 1; count -= JOBS - 1) { /* Also one that brings, alone. */
+        lp_want w = {.queues = queues, .queue_count = 1, .most = 10};
+        lp_loan *loans;
+        int code = run_turn(&b, list, (size_t)count, &w, 1, &loans);
+        ck_assert_msg(code == 0, "turn: %d %s", code, lapse_error_detail());
+        ck_assert_int_eq(jobs[NEW].answer, LAPSE_ESYSTEM);
+        if (count == JOBS) {
+            ck_assert_int_eq(jobs[CANCEL].answer, LAPSE_FATE_CANCELLED);
+            ck_assert_int_eq(jobs[NEWER].answer, LAPSE_ESYSTEM);
+            ck_assert_int_eq(jobs[END].answer, 0);
+            ck_assert_ptr_nonnull(loans);
+            ck_assert_str_eq(loans->id, "due");
+            ck_assert_ptr_null(loans->next);
+            lp_job again = {.op = LP_AGAIN, .fence = loans->fence};
+            ck_assert_int_eq(ask(&b, &again), 0);
+        } else {
+            ck_assert_ptr_nonnull(loans);
+            ck_assert_str_eq(loans->id, "due");
+        }
+        for (int j = 0; j < count; j++)
+            forget(&jobs[j]);
+        free_loans(loans);
+    }
+    redis(&p, "CONFIG SET maxmemory 0", "");
+    ck_assert_int_gt(schedule(&b, "new", 0), 0);
+    free_loans(held);
+    close_bench(&b);
+}
+
+START_TEST(orders_that_are_refused_for_memory_hold_nothing_up)
+{
+    take_a_turn_without_memory(_i, true);
+    take_a_turn_without_memory(_i, false);
+}
+END_TEST
+
 static void fill_suite(Suite *suite)
 {
     TCase *group = add_group(suite, "a turn");
@@ -524,6 +623,8 @@ static void fill_suite(Suite *suite)
     ADD_FOR_STORES(group, the_oldest_dies_also_of_those_from_before);
     ADD_FOR_STORES(group, many_walks_at_the_same_time);
     ADD_FOR_STORES(group, large_payloads_come_back);
+    ADD_FOR_STORES(group, large_payloads_are_claimed_a_few_at_a_time);
+    ADD_FOR_STORES(group, orders_that_are_refused_for_memory_hold_nothing_up);
 }
 
 int main(void)
