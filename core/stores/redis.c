@@ -232,7 +232,7 @@ static void name_keys(redis_store *d)
 {
     static const char *const names[LP_REDIS_KEYS] = {"meta",   "queues",  "job",  "due",   "run",
                                                      "held",   "over",    "past", "ended", "dead",
-                                                     "deaths", "deadids", "age"};
+                                                     "deaths", "deadids", "age",  "next"};
     for (int i = 0; i < LP_REDIS_KEYS; i++)
         snprintf(d->keys[i], sizeof d->keys[i], "{%s}:%s", d->options.prefix, names[i]);
     snprintf(d->channel, sizeof d->channel, "{%s}:wake", d->options.prefix);

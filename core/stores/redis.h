@@ -12,6 +12,7 @@
  *     held  HASH  fence -> id
  *     over  ZSET  id, by the end of its lease: it was cancelled while held
  *     age   ZSET  id, by number, from the first overflow=dead_letter_oldest on
+ *     next  ZSET  number of a queue, by a time before which nothing in it can be claimed
  *
  * and of what is no more: past (id -> how its newest ended), ended (by when, for `keep`), dead,
  * deaths (by when), deadids (by id). meta holds the store's identity, the last number and the
@@ -26,7 +27,7 @@
 
 #include "stores/durable.h"
 
-enum { LP_REDIS_KEYS = 13, LP_REDIS_SHA = 40, LP_REDIS_IDENTITY = 32, LP_REDIS_PREFIX_MAX = 64 };
+enum { LP_REDIS_KEYS = 14, LP_REDIS_SHA = 40, LP_REDIS_IDENTITY = 32, LP_REDIS_PREFIX_MAX = 64 };
 
 typedef struct settings {
     char *host, *socket; /* one of them */

@@ -181,8 +181,26 @@ def test_all_keys_are_in_one_slot_and_nothing_is_left(server, url, s):
             s.cancel(f"o{i}")
         while order := s.poll("q"):
             order.done()
+        s.stats()  # A look at all queues forgets when there was something in them.
         tag = b"{" + url.rsplit("=", 1)[1].encode() + b"}:"
         assert keys() == [tag + b"meta", tag + b"queues"]
+
+
+def test_a_look_at_any_queue_does_not_look_at_each(server, s):
+    """Nor a count: the server works for all its clients meanwhile."""
+    count = 2000
+    s.schedule_many([(f"o{i}", 3600 + i, None, None, f"q{i}") for i in range(count)])
+    s.schedule("now", 0, queue="q1000")
+    server.ask("CONFIG", "RESETSTAT")
+    order = s.take(timeout=PATIENCE)
+    assert order == "now"
+    order.done()
+    assert s.stats()["pending"] >= count
+    s.schedule("later", 60, queue="q1001")
+    assert s.poll() is None
+    lines = server.ask("INFO", "commandstats").decode().split()
+    calls = [int(line.split("calls=")[1].split(",")[0]) for line in lines if "calls=" in line]
+    assert sum(calls) < count / 2, lines
 
 
 def test_two_prefixes_are_two_stores(url, s):

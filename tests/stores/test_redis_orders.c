@@ -607,6 +607,106 @@ START_TEST(orders_that_are_refused_for_memory_hold_nothing_up)
 }
 END_TEST
 
+/* -- Many queues ------------------------------------------------------------------------------ */
+
+enum { QUEUES = 12, IDS = 40 };
+
+static const char *name_queue(int i)
+{
+    static const char *const names[QUEUES] = {"a", "b", "c", "d", "e", "f",
+                                              "g", "h", "i", "j", "k", "l"};
+    return names[i];
+}
+
+/* Whoever looks at any queue is told what a look at each of them finds. */
+static void compare_looks(bench *b)
+{
+    const char *names[QUEUES];
+    for (int i = 0; i < QUEUES; i++)
+        names[i] = name_queue(i);
+    lp_want w[3] = {{.others = true},
+                    {.queues = names, .queue_count = QUEUES},
+                    {.queues = names, .queue_count = QUEUES / 2, .others = true}};
+    lp_want rest = {.queues = names + QUEUES / 2, .queue_count = QUEUES / 2};
+    lp_want wants[] = {w[0], w[1], w[2], rest};
+    ck_assert_int_eq(run_turn(b, NULL, 0, wants, 4, NULL), 0);
+    ck_assert_int_eq(wants[0].next, wants[1].next);
+    ck_assert_int_eq(wants[2].next, wants[3].next);
+}
+
+/* In one turn: meanwhile no lease ends. */
+static void compare_counts(bench *b)
+{
+    lp_counts counts[QUEUES + 1], sum = {.oldest_due = LAPSE_FOREVER};
+    lp_job jobs[QUEUES + 1], *list[QUEUES + 1];
+    for (int i = 0; i <= QUEUES; i++) {
+        jobs[i] = (lp_job){.op = LP_COUNT, .counts = &counts[i]};
+        jobs[i].queue = i < QUEUES ? name_queue(i) : NULL;
+        list[i] = &jobs[i];
+    }
+    ck_assert_int_eq(run_turn(b, list, QUEUES + 1, NULL, 0, NULL), 0);
+    for (int i = 0; i < QUEUES; i++) {
+        ck_assert_int_eq(jobs[i].answer, 0);
+        sum.pending += counts[i].pending;
+        sum.running += counts[i].running;
+        sum.dead += counts[i].dead;
+        if (counts[i].oldest_due < sum.oldest_due)
+            sum.oldest_due = counts[i].oldest_due;
+    }
+    const lp_counts *all = &counts[QUEUES];
+    ck_assert_uint_eq(all->pending, sum.pending);
+    ck_assert_uint_eq(all->running, sum.running);
+    ck_assert_uint_eq(all->dead, sum.dead);
+    ck_assert_int_eq(all->oldest_due, sum.oldest_due);
+}
+
+static void do_something(bench *b, unsigned *random)
+{
+    static const lapse_ns delays[] = {-LAPSE_SECONDS(1), LAPSE_MS(3), LAPSE_SECONDS(50),
+                                      LAPSE_HOURS(1)};
+    static const int ends[] = {LP_END, LP_AGAIN, LP_DIE, LP_RENEW};
+    char id[16];
+    unsigned n = *random = *random * 1664525 + 1013904223;
+    snprintf(id, sizeof id, "o%u", (n >> 8) % IDS);
+    if ((n >> 28) < 8) {
+        lp_job j = schedule_job(b, id, delays[(n >> 16) % 4]);
+        j.queue = name_queue((int)((n >> 20) % QUEUES));
+        j.replace = true;
+        ck_assert_int_gt(ask(b, &j), 0);
+    } else if ((n >> 28) < 10) {
+        lp_job j = {.op = LP_CANCEL, .id = id, .id_len = strlen(id)};
+        ck_assert_int_ge(ask(b, &j), 0);
+    } else {
+        lp_want w = {.others = true, .most = 1 + (n >> 12) % 2};
+        lp_loan *loans;
+        b->lease = (n >> 16) % 2 ? LEASE : LAPSE_MS(2);
+        ck_assert_int_eq(run_turn(b, NULL, 0, &w, 1, &loans), 0);
+        if (loans && !loans->ended && (n >> 20) % 2)
+            (void)end_claim(b, loans, ends[(n >> 21) % 4]);
+        free_loans(loans);
+    }
+}
+
+START_TEST(any_queue_is_found_by_its_first)
+{
+    place p = new_place(_i, NULL);
+    bench b = open_bench(&p, "", 0);
+    unsigned random = 20;
+    for (int i = 0; i < QUEUES; i++) { /* Their numbers are known from now on. */
+        lp_job j = schedule_job(&b, name_queue(i), LAPSE_HOURS(2));
+        j.queue = name_queue(i);
+        ck_assert_int_gt(ask(&b, &j), 0);
+    }
+    for (int i = 0; i < 1500; i++) {
+        do_something(&b, &random);
+        compare_looks(&b);
+        if (i % 10 == 0)
+            compare_counts(&b);
+    }
+    close_bench(&b);
+}
+END_TEST
+
 static void fill_suite(Suite *suite)
 {
     TCase *group = add_group(suite, "a turn");
@@ -625,6 +725,8 @@ static void fill_suite(Suite *suite)
     ADD_FOR_STORES(group, large_payloads_come_back);
     ADD_FOR_STORES(group, large_payloads_are_claimed_a_few_at_a_time);
     ADD_FOR_STORES(group, orders_that_are_refused_for_memory_hold_nothing_up);
+    group = add_group(suite, "many queues");
+    ADD_FOR_STORES(group, any_queue_is_found_by_its_first);
 }
 
 int main(void)
