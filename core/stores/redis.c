@@ -97,7 +97,7 @@ static int build_ages(redis_store *d, lapse_ns now)
             return code;
         }
         snprintf(cursor, sizeof cursor, "%s", r->element[0]->str);
-        lp_redis_begin_call(d, d->identity, now, 0, false);
+        lp_redis_begin_call(d, d->identity, now, 0, true);
         lp_redis_text(&d->words, "B");
         lp_redis_number(&d->words, (int64_t)found->elements / 2);
         for (size_t i = 0; i + 1 < found->elements; i += 2)
@@ -139,7 +139,7 @@ int lp_redis_open_store(redis_store *d, lapse_ns now)
     if (code < 0)
         return code;
     memcpy(before, d->identity, sizeof before);
-    lp_redis_begin_call(d, "", now, 0, false);
+    lp_redis_begin_call(d, "", now, 0, true); /* Who is to make room must be able to come. */
     lp_redis_text(&d->words, "O");
     lp_redis_text(&d->words, fresh);
     lp_redis_number(&d->words, d->options.keep_given

@@ -230,7 +230,7 @@ static void note_time(redis_store *d, const lp_turn *t, int64_t server_us)
 
 static lp_loan *make_loan(const redis_store *d, const lp_turn *t, const redisReply *r)
 {
-    enum { WANT, ID, QUEUE, GENERATION, ATTEMPT, DUE, FENCE, PAYLOAD };
+    enum { WANT, ID, QUEUE, GENERATION, ATTEMPT, DUE, FENCE, PAYLOAD, BAD };
     const redisReply *id = lp_redis_item(r, ID), *payload = lp_redis_item(r, PAYLOAD);
     const char *queue = lp_redis_queue_name(d, lp_redis_at(r, QUEUE, -1));
     if (!id || !id->str || !payload || id->len > LAPSE_ID_MAX)
@@ -239,6 +239,8 @@ static lp_loan *make_loan(const redis_store *d, const lp_turn *t, const redisRep
     if (!l)
         return NULL; /* Its lease ends. */
     l->bad = queue ? NULL : "its queue was damaged in Redis";
+    if (lp_redis_at(r, BAD, 0))
+        l->bad = "its record was damaged in Redis";
     l->want = (size_t)lp_redis_at(r, WANT, 0);
     l->fence = lp_redis_at(r, FENCE, 0);
     l->generation = lp_redis_at(r, GENERATION, 0);

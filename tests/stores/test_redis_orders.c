@@ -393,6 +393,37 @@ START_TEST(a_record_that_is_gone_holds_nobody_up)
 }
 END_TEST
 
+/* One that somebody has damaged is told as such, for a dead letter, and holds nobody up. */
+START_TEST(a_record_that_is_damaged_holds_nobody_up)
+{
+    place p = new_place(_i, NULL);
+    bench b = open_bench(&p, "", 0);
+    schedule(&b, "a", -LAPSE_SECONDS(2));
+    schedule(&b, "b", -LAPSE_SECONDS(1));
+    redis(&p, "HSET {%.*s}:job %s short", "a");
+    lp_job look = {.op = LP_CANCEL, .id = "a", .id_len = 1};
+    ck_assert_int_eq(ask(&b, &look), LAPSE_FATE_UNKNOWN);
+    lp_loan *l = claim(&b, 2, false, NULL);
+    ck_assert_ptr_nonnull(l);
+    ck_assert_str_eq(l->id, "a");
+    ck_assert_str_eq(l->queue, "q");
+    ck_assert_ptr_nonnull(l->bad);
+    ck_assert_ptr_nonnull(l->next);
+    ck_assert_str_eq(l->next->id, "b");
+    ck_assert_ptr_null(l->next->bad);
+    ck_assert_int_eq(end_claim(&b, l, LP_DIE), 0);
+    ck_assert_int_eq(end_claim(&b, l->next, LP_END), 0);
+    free_loans(l);
+    redis(&p, "HSET {%.*s}:job %s short", "c"); /* Of no order at all. */
+    ck_assert_int_gt(schedule(&b, "c", 0), 0);
+    l = claim_soon(&b);
+    ck_assert_str_eq(l->id, "c");
+    ck_assert_ptr_null(l->bad);
+    free_loans(l);
+    close_bench(&b);
+}
+END_TEST
+
 /* The ages of orders are known only once somebody needs them: those from before as well. */
 START_TEST(the_oldest_dies_also_of_those_from_before)
 {
@@ -562,7 +593,7 @@ static void take_a_turn_without_memory(int i, bool opened_before)
     redis(&p, "CONFIG SET maxmemory 1mb", "");
     if (!opened_before) {
         close_bench(&b);
-        b = open_bench(&p, "", 0);
+        b = open_bench(&p, "keep=1h&max_pending=100&overflow=dead_letter_oldest", 0);
     }
     enum { NEW, CANCEL, NEWER, END, JOBS };
     lp_job jobs[JOBS] = {schedule_job(&b, "new", 0),
@@ -720,6 +751,7 @@ static void fill_suite(Suite *suite)
     group = add_group(suite, "the server");
     ADD_FOR_STORES(group, no_sigpipe_reaches_the_host);
     ADD_FOR_STORES(group, a_record_that_is_gone_holds_nobody_up);
+    ADD_FOR_STORES(group, a_record_that_is_damaged_holds_nobody_up);
     ADD_FOR_STORES(group, the_oldest_dies_also_of_those_from_before);
     ADD_FOR_STORES(group, many_walks_at_the_same_time);
     ADD_FOR_STORES(group, large_payloads_come_back);
