@@ -120,23 +120,6 @@ static bool is_on_a_server(const char *url)
     return starts_any(url, schemes, 4);
 }
 
-/* Of a URL that names a server only the place is read: nobody is to be connected to. */
-static void read_place(const char *url)
-{
-    lp_url_place place;
-    bool fine = lp_url_check_place(url) == 0;
-    if (!fine)
-        check_text(lapse_error_detail());
-    int code = lp_url_read_place(url, &place);
-    if (code == 0) {
-        must(place.port <= 65535);
-        lp_url_free_place(&place);
-    } else {
-        must(code == LAPSE_EURL);
-        check_text(lapse_error_detail());
-    }
-}
-
 static void read_url(char *url, meaning *m)
 {
     m->known_scheme = is_other_store(url);
@@ -247,6 +230,23 @@ static void check_refusal(int code, bool valid_options, const meaning *m)
     else
         must(!m->valid && (code == LAPSE_EURL || code == LAPSE_ERANGE));
     check_text(lapse_error_detail());
+}
+
+/* Of a URL that names a server only the place is read: nobody is to be connected to. */
+static void read_place(const char *url)
+{
+    lp_url_place place;
+    bool fine = lp_url_check_place(url) == 0;
+    if (!fine)
+        check_text(lapse_error_detail());
+    int code = lp_url_read_place(url, &place);
+    if (code == 0) {
+        must(place.port <= 65535);
+        lp_url_free_place(&place);
+    } else {
+        must(code == LAPSE_EURL);
+        check_text(lapse_error_detail());
+    }
 }
 
 static void open_url(const char *url, lapse_options *options, const meaning *m)
