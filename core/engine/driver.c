@@ -661,7 +661,9 @@ static void free_texts(lp_job *settlement)
 {
     free((char *)(uintptr_t)settlement->error);
     free(settlement->detail);
+    free(settlement->of_queue);
     settlement->error = settlement->detail = NULL;
+    settlement->of_queue = NULL;
 }
 
 static void end_settlement(lp_driver *d, lp_loan *l)

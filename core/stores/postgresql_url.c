@@ -151,7 +151,9 @@ int lp_postgresql_read_url(lp_store_config *config, settings *out)
         return lp_fail_memory();
     if (strncmp(config->url + strcspn(config->url, ":"), "://", 3) != 0)
         return lp_fail(LAPSE_EURL, "a postgresql URL begins with postgresql://");
-    int code = read_options(config, out);
+    int code = lp_url_check_place(config->url);
+    if (code == LAPSE_OK)
+        code = read_options(config, out);
     if (code == LAPSE_OK)
         code = check_conninfo(out->conninfo);
     if (code < 0)

@@ -241,17 +241,59 @@ static const char *last_at(const char *text, size_t len)
     return len ? text + len - 1 : NULL;
 }
 
-static int read_place(const char *url, lp_url_place *out)
+/* What follows "scheme://", up to its options, and of it what comes before the path. What is
+ * behind an '@' there may be of a password with a '/' or '?'. */
+static int find_place(const char *url, const char **out, size_t *all, size_t *len)
 {
     const char *at = strchr(url, ':');
     if (!at || strncmp(at, "://", 3) != 0)
         return lp_fail(LAPSE_EURL, "the store URL has no // behind its scheme: use for instance "
                                    "redis://localhost:6379/0");
-    at += 3;
-    size_t all = strcspn(at, "?"), len = strcspn(at, "/?");
-    if (strchr(at + len, '@'))
+    *out = at += 3;
+    *all = strcspn(at, "?");
+    *len = strcspn(at, "/?");
+    if (strchr(at + *len, '@'))
         return lp_fail(LAPSE_EURL, "the store URL has an '@' behind its host: in a password write "
                                    "'/' as %%2F and '?' as %%3F, elsewhere '@' as %%40");
+    return LAPSE_OK;
+}
+
+static int check_hosts(const char *hosts, size_t len)
+{
+    int code = LAPSE_OK;
+    for (size_t at = 0; code == LAPSE_OK && at <= len;) {
+        const char *comma = memchr(hosts + at, ',', len - at);
+        size_t one = comma ? (size_t)(comma - hosts) - at : len - at;
+        lp_url_place place = {.user = NULL};
+        code = read_host(hosts + at, one, &place);
+        lp_url_free_place(&place);
+        at += one + 1;
+    }
+    return code;
+}
+
+int lp_url_check_place(const char *url)
+{
+    const char *at;
+    size_t all, len;
+    int code = find_place(url, &at, &all, &len);
+    if (code < 0)
+        return code;
+    const char *host = last_at(at, len);
+    if (host && memchr(at, '@', (size_t)(host - at)))
+        return lp_fail(LAPSE_EURL, "the store URL has more than one '@' before its path: write "
+                                   "'@' in a user's name or a password as %%40");
+    host = host ? host + 1 : at;
+    return check_hosts(host, (size_t)(at + len - host));
+}
+
+static int read_place(const char *url, lp_url_place *out)
+{
+    const char *at;
+    size_t all, len;
+    int found = find_place(url, &at, &all, &len);
+    if (found < 0)
+        return found;
     const char *host = last_at(at, len);
     int code = host ? read_user(at, (size_t)(host - at), out) : LAPSE_OK;
     host = host ? host + 1 : at;

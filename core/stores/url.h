@@ -47,4 +47,8 @@ typedef struct lp_url_place {
 int lp_url_read_place(const char *url, lp_url_place *out);
 void lp_url_free_place(lp_url_place *place);
 
+/* For a client library that reads the place itself, a list of hosts too, and whose errors would
+ * show of a URL that is written wrongly what may be a password: LAPSE_EURL for such a one. */
+int lp_url_check_place(const char *url);
+
 #endif

@@ -95,6 +95,26 @@ def test_usage_errors(words: list[str], said: str) -> None:
     assert b"\x1b" not in ran.err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["check", "postgresql://u:s3cret@host/db"],
+        ["redis://u:s3cret@host/0"],
+        ["check", "--stor=redis://u:s3cret@host/0"],
+        ["stats", "--json=redis://u:s3cret@host/0"],
+        ["get", "a", "-u", "postgresql://u:s3cret/pw@127.0.0.1:1/db"],
+        ["get", "a", "-u", "postgresql://u:x@s3cret@127.0.0.1:1/db"],
+        ["get", "a", "-u", "postgresql://u:s3cret"],
+        ["get", "a", "-u", "postgresql://u:x?poll=s3cret@127.0.0.1:1/db"],
+        ["get", "a", "-u", "postgresql://u:x?s3cret=1@127.0.0.1:1/db"],
+    ],
+)
+def test_no_password_of_a_url_that_is_wrong_is_shown(words: list[str]) -> None:
+    ran = lapse(*words)
+    assert (ran.code, ran.out) == (USAGE, b"")
+    assert b"s3cret" not in ran.err, ran.err
+
+
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c not in ("demo", "check")])
 @pytest.mark.parametrize("url", [None, "", "memory:", "memory:?engine=heap"])
 def test_memory_ends_with_the_command(command: str, url: str | None) -> None:

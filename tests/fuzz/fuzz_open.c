@@ -4,6 +4,7 @@
  * reading of the URL that is made here, after lapse.h; a scheduler that opens behaves as
  * that says, and a refusal explains itself in printable text. */
 #include "fuzz.h"
+#include "stores/url.h"
 
 /* What the URL is expected to mean. */
 typedef struct meaning {
@@ -99,14 +100,24 @@ static bool read_option(char *name, meaning *m)
     return false;
 }
 
-static bool is_other_store(const char *url)
+static bool starts_any(const char *url, const char *const *schemes, size_t count)
 {
-    static const char *const schemes[] = {
-        "postgresql:", "postgres:", "redis:", "rediss:", "amqp:", "amqps:"};
-    for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++)
+    for (size_t i = 0; i < count; i++)
         if (starts(url, schemes[i]))
             return true;
     return false;
+}
+
+static bool is_other_store(const char *url)
+{
+    static const char *const schemes[] = {"amqp:", "amqps:"};
+    return starts_any(url, schemes, 2);
+}
+
+static bool is_on_a_server(const char *url)
+{
+    static const char *const schemes[] = {"postgresql:", "postgres:", "redis:", "rediss:"};
+    return starts_any(url, schemes, 4);
 }
 
 static void read_url(char *url, meaning *m)
@@ -221,6 +232,23 @@ static void check_refusal(int code, bool valid_options, const meaning *m)
     check_text(lapse_error_detail());
 }
 
+/* Of a URL that names a server only the place is read: nobody is to be connected to. */
+static void read_place(const char *url)
+{
+    lp_url_place place;
+    bool fine = lp_url_check_place(url) == 0;
+    if (!fine)
+        check_text(lapse_error_detail());
+    int code = lp_url_read_place(url, &place);
+    if (code == 0) {
+        must(place.port <= 65535);
+        lp_url_free_place(&place);
+    } else {
+        must(code == LAPSE_EURL);
+        check_text(lapse_error_detail());
+    }
+}
+
 static void open_url(const char *url, lapse_options *options, const meaning *m)
 {
     lapse *s;
@@ -261,7 +289,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                  .lease = options.lease,
                  .stuck_after = options.stuck_after};
     read_url(scratch, &m);
-    if (!starts(url, "sqlite:")) /* It would make files, wherever chance says. */
+    if (is_on_a_server(url))
+        read_place(url);
+    else if (!starts(url, "sqlite:")) /* It would make files, wherever chance says. */
         open_url(url, &options, &m);
     free(url);
     free(scratch);

@@ -103,6 +103,15 @@ int cli_usage(const cli *c, const char *format, ...)
     return LAPSE_CLI_USAGE;
 }
 
+int cli_wrong_word(const cli *c, const char *before, const char *word, const char *after)
+{
+    const char *url = strstr(word, "://");
+    if (url == NULL)
+        return cli_usage(c, "%s%s%s", before, word, after);
+    return cli_usage(c, "%s%.*s...%s: name the store with -u", before, (int)(url - word + 3), word,
+                     after);
+}
+
 int cli_no_value(const cli *c, const char *name, const char *text, const char *why)
 {
     complain(c);
@@ -278,7 +287,7 @@ static int run_command(cli *c, const command *chosen, int argc, char **argv)
     if (c->count < chosen->least)
         return cli_usage(c, "wants %s", chosen->arguments);
     if (c->count > chosen->most)
-        return cli_usage(c, "\"%s\" is too much", c->args[chosen->most]);
+        return cli_wrong_word(c, "\"", c->args[chosen->most], "\" is too much");
     if (chosen->read != NULL && !chosen->read(c))
         return LAPSE_CLI_USAGE;
     return c->s != NULL || !chosen->opens ? chosen->run(c) : run_opened(c, chosen);
@@ -304,7 +313,7 @@ static int run(cli *c, int argc, char **argv)
     }
     const command *chosen = find_command(argv[at]);
     if (chosen == NULL)
-        return cli_usage(c, "there is no command \"%s\"", argv[at]);
+        return cli_wrong_word(c, "there is no command \"", argv[at], "\"");
     return run_command(c, chosen, argc - at, argv + at);
 }
 

@@ -159,7 +159,7 @@ static int parse_options(cli *c, int argc, char **argv, int set, const char *fir
                 return cli_usage(c, "%s wants an argument", word);
             if (optopt > 0 && optopt < LONG_ONLY)
                 return cli_usage(c, "there is no option -%c", optopt);
-            return cli_usage(c, "there is no option %s", word);
+            return cli_wrong_word(c, "there is no option ", word, "");
         }
         int number = option_number(answer);
         if (number == O_HELP)

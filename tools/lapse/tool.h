@@ -46,6 +46,10 @@ typedef struct cli {
 /* Say what is wrong with the command line; returns LAPSE_CLI_USAGE. */
 __attribute__((format(printf, 2, 3))) int cli_usage(const cli *c, const char *format, ...);
 
+/* The same of a word that should not stand there, between two parts of a sentence; a URL, which
+ * may hold a password, is shown only up to its "//". */
+int cli_wrong_word(const cli *c, const char *before, const char *word, const char *after);
+
 /* The same of a text that is no value of `name`, and why: the end of a sentence. */
 int cli_no_value(const cli *c, const char *name, const char *text, const char *why);
 
