@@ -208,6 +208,8 @@ typedef struct session {
     expected *expected;
     size_t expected_count, expected_room;
     bool lost;       /* the connection is of no use any more */
+    bool dismissed;  /* the server has ended it while it was idle */
+    bool stopped;    /* an error of the server stopped a pipeline before its last statement */
     int failed;      /* the first error of a statement, or 0 */
     char state[6];   /* its SQLSTATE */
     char words[400]; /* and its sentence */

@@ -142,9 +142,11 @@ bool lp_postgresql_is_dead(session *s)
     if (!s->conn || s->lost || PQstatus(s->conn) != CONNECTION_OK)
         return true;
     struct pollfd p = {.fd = PQsocket(s->conn), .events = POLLIN};
-    if (poll(&p, 1, 0) == 0)
-        return false;
-    return !PQconsumeInput(s->conn) || PQstatus(s->conn) != CONNECTION_OK;
+    while (poll(&p, 1, 0) > 0) /* A last word first, then the end. */
+        if (!PQconsumeInput(s->conn) || PQstatus(s->conn) != CONNECTION_OK)
+            return true;
+    (void)PQisBusy(s->conn); /* It reads what has come. */
+    return s->dismissed || PQstatus(s->conn) != CONNECTION_OK;
 }
 
 /* -- Statements -- */
@@ -193,6 +195,7 @@ bool lp_postgresql_send(session *s, int statement, args *a, reader read, size_t 
 
 static void read_one(session *s, struct work *w, const expected *e, const PGresult *r)
 {
+    const char *state;
     switch (PQresultStatus(r)) {
     case PGRES_TUPLES_OK:
     case PGRES_COMMAND_OK:
@@ -204,8 +207,9 @@ static void read_one(session *s, struct work *w, const expected *e, const PGresu
     default:
         if (PQstatus(s->conn) != CONNECTION_OK)
             s->lost = true;
-        note_error(s, LAPSE_EDATA, PQresultErrorField(r, PG_DIAG_SQLSTATE),
-                   PQresultErrorMessage(r));
+        state = PQresultErrorField(r, PG_DIAG_SQLSTATE); /* NULL: libpq says it, not the server. */
+        s->stopped = s->stopped || (state && e + 1 < s->expected + s->expected_count);
+        note_error(s, LAPSE_EDATA, state, PQresultErrorMessage(r));
         if (is_offline(s->state))
             s->lost = true;
     }
@@ -245,6 +249,7 @@ int lp_postgresql_exchange(session *s, struct work *w, bool ends)
     lapse_ns until = lp_add_ns(lp_clock_monotonic(), s->limit);
     if (!(ends ? PQpipelineSync(s->conn) : PQsendFlushRequest(s->conn)))
         lose_connection(s);
+    s->stopped = false;
     read_all(s, w, until);
     s->expected_count = 0;
     if (ends && !s->lost)
@@ -332,6 +337,15 @@ static void ignore_notice(void *arg, const PGresult *r)
 {
     (void)arg;
     (void)r;
+}
+
+/* What a server says to an idle connection before it ends it comes as a notice. */
+static void note_dismissal(void *arg, const PGresult *r)
+{
+    session *s = arg;
+    const char *severity = PQresultErrorField(r, PG_DIAG_SEVERITY_NONLOCALIZED);
+    if (severity && (strcmp(severity, "FATAL") == 0 || strcmp(severity, "PANIC") == 0))
+        s->dismissed = true;
 }
 
 PGconn *lp_postgresql_open_connection(const char *conninfo)
@@ -452,6 +466,8 @@ int lp_postgresql_connect(session *s, const settings *options, char **schema, bo
     int code = LAPSE_OK;
     if (!s->conn)
         return lp_fail_memory();
+    s->dismissed = false;
+    PQsetNoticeReceiver(s->conn, note_dismissal, s);
     if (PQstatus(s->conn) != CONNECTION_OK)
         code = fail_to_connect(s->conn);
     if (code == LAPSE_OK)

@@ -335,7 +335,8 @@ static void roll_back(session *s)
     s->failed = failed;
 }
 
-/* The connection broke: whether COMMIT came through is not known if it was on its way. */
+/* The connection broke: whether COMMIT came through is not known if it was on its way, unless
+ * the server has said that it stopped before. */
 static int fail_lost(const work *w, bool committing)
 {
     int code = lp_postgresql_error(w->s);
@@ -381,7 +382,7 @@ static int take_once(postgresql_store *d, lp_turn *t, bool careful)
     }
     undo_turn(&w);
     if (s->lost)
-        return fail_lost(&w, committing);
+        return fail_lost(&w, committing && !s->stopped);
     roll_back(s);
     (void)code;
     return lp_postgresql_error(s);

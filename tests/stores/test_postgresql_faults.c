@@ -278,6 +278,70 @@ START_TEST(p62_connections_are_ended_one_by_one)
 }
 END_TEST
 
+/* A connection that was ended while nobody used it is made anew before the next turn. */
+START_TEST(an_idle_connection_may_be_ended)
+{
+    static const char ended[] = "SELECT count(pg_terminate_backend(pid, 60000)) FROM"
+                                " pg_stat_activity WHERE application_name = 'lapse'";
+    place at = new_place(PG, NULL);
+    rig r = open_real(&at, NULL);
+    PGconn *app = connect_app(&at);
+    for (int i = 0; i < 10; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "%d", i);
+        ck_assert_int_ge(number(app, ended), 1); /* They are gone when it answers. */
+        int64_t result = lapse_put(r.s, &(lapse_spec){.id = id, .delay = LAPSE_HOURS(1)});
+        ck_assert_msg(result > 0, "%d: %lld %s", i, (long long)result, lapse_error_detail());
+    }
+    ck_assert_uint_eq(stats_of(r.s).pending, 10);
+    PQfinish(app);
+    rig_close(&r);
+}
+END_TEST
+
+static struct {
+    lapse *s;
+    atomic_int result, done;
+} cancelled;
+
+static void cancel_one(void *arg, int thread)
+{
+    (void)arg, (void)thread;
+    atomic_store(&cancelled.result, lapse_cancel(cancelled.s, "o", LAPSE_ANY));
+    atomic_store(&cancelled.done, 1);
+}
+
+/* One that is ended in the midst of a turn, before COMMIT, has done nothing: that is known. */
+START_TEST(what_was_stopped_before_its_end_was_not_done)
+{
+    static const char stop[] = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE"
+                               " application_name = 'lapse' AND wait_event_type = 'Lock'";
+    place at = new_place(PG, NULL);
+    rig r = open_real(&at, NULL);
+    PGconn *holder = connect_app(&at), *app = connect_app(&at);
+    put(r.s, "q", "o", LAPSE_HOURS(1));
+    cancelled.s = r.s;
+    bool met = false;
+    for (int i = 0; i < 20 && !met; i++) { /* The wait for the row may be over too soon. */
+        crew c;
+        sql(holder, "BEGIN");
+        sql(holder, "SELECT FROM lapse_order FOR UPDATE");
+        atomic_store(&cancelled.done, 0);
+        crew_start(&c, 1, cancel_one, NULL);
+        while (!met && !atomic_load(&cancelled.done))
+            met = number(app, stop) > 0;
+        crew_join(&c);
+        sql(holder, "ROLLBACK");
+    }
+    ck_assert(met);
+    ck_assert_int_eq(atomic_load(&cancelled.result), LAPSE_EOFFLINE);
+    ck_assert_int_eq(lapse_cancel(r.s, "o", LAPSE_ANY), LAPSE_FATE_CANCELLED);
+    PQfinish(app);
+    PQfinish(holder);
+    rig_close(&r);
+}
+END_TEST
+
 static atomic_int signals;
 
 static void count_signal(int number_of_signal)
@@ -555,6 +619,8 @@ static void fill_suite(Suite *suite)
     tcase_add_test(group, a_lost_settlement_is_done_once);
     tcase_add_test(group, p62_the_link_drops_and_comes_back);
     tcase_add_test(group, p62_connections_are_ended_one_by_one);
+    tcase_add_test(group, an_idle_connection_may_be_ended);
+    tcase_add_test(group, what_was_stopped_before_its_end_was_not_done);
     tcase_add_test(group, no_signal_reaches_the_host);
     group = add_group(suite, "the server and others");
     tcase_add_test(group, p57_a_killed_server_loses_nothing_that_was_answered);
