@@ -45,6 +45,7 @@ typedef struct proxy {
     pthread_t thread;
     atomic_bool quit;
     atomic_bool refuse;     /* nobody is let in, and who is inside is cut off */
+    atomic_bool mute;       /* simple queries are never answered */
     atomic_int cut_answers; /* the next answers are thrown away, and the link with them */
 } proxy;
 
@@ -80,6 +81,8 @@ static bool forward(proxy *p, int from, int to, bool answers)
     ssize_t n = read(from, bytes, sizeof bytes);
     if (n <= 0)
         return false;
+    if (!answers && bytes[0] == 'Q' && atomic_load(&p->mute))
+        return true;
     if (answers && atomic_load(&p->cut_answers) > 0) {
         atomic_fetch_sub(&p->cut_answers, 1);
         return false;
@@ -495,6 +498,46 @@ START_TEST(deadlocks_are_nobodys_error)
 }
 END_TEST
 
+/* Nobody waits for as long as somebody else's lock: opening ends with an error, and a
+ * scheduler whose connection was ended meanwhile closes. */
+START_TEST(a_locked_table_does_not_hold_up_the_opening)
+{
+    place made = new_place(PG, "lease=3s"), at = made;
+    add_option(&at, "migrate=no");
+    lapse *s = NULL;
+    rig r = open_real(&made, NULL);
+    PGconn *holder = connect_app(&at);
+    sql(holder, "BEGIN");
+    sql(holder, "LOCK TABLE lapse_meta");
+    EXPECT_ERROR(lapse_open(at.url, NULL, &s), LAPSE_ETIMEOUT, "the table, for too long");
+    ck_assert_ptr_null(s);
+    number(holder, "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE"
+                   " application_name = 'lapse'");
+    ck_assert_int_lt(lapse_put(r.s, &(lapse_spec){.id = "o", .delay = LAPSE_HOURS(1)}), 0);
+    rig_close(&r);
+    sql(holder, "ROLLBACK");
+    ck_assert_int_eq(lapse_open(at.url, NULL, &s), 0);
+    ck_assert_int_eq(lapse_close(s, LIMIT), 0);
+    PQfinish(holder);
+}
+END_TEST
+
+/* Who lets us in and then says nothing is given up too. */
+START_TEST(a_silent_server_does_not_hold_up_the_opening)
+{
+    place made = new_place(PG, "lease=3s"), at = made;
+    add_option(&at, "migrate=no");
+    rig r = open_real(&made, NULL);
+    rig_close(&r);
+    proxy p;
+    lapse *s = NULL;
+    place through = open_proxy(&p, &at);
+    atomic_store(&p.mute, true);
+    EXPECT_ERROR(lapse_open(through.url, NULL, &s), LAPSE_EOFFLINE, "not answered in time");
+    close_proxy(&p);
+}
+END_TEST
+
 /* A child that ends, or opens a store of its own, is not noticed by its parent. */
 START_TEST(a_child_leaves_the_parents_connection_alone)
 {
@@ -625,6 +668,8 @@ static void fill_suite(Suite *suite)
     group = add_group(suite, "the server and others");
     tcase_add_test(group, p57_a_killed_server_loses_nothing_that_was_answered);
     tcase_add_test(group, deadlocks_are_nobodys_error);
+    tcase_add_test(group, a_locked_table_does_not_hold_up_the_opening);
+    tcase_add_test(group, a_silent_server_does_not_hold_up_the_opening);
     tcase_add_test(group, a_child_leaves_the_parents_connection_alone);
     tcase_add_loop_test(group, p57_each_order_is_claimed_once_by_many, 0, 2);
 }
