@@ -568,6 +568,60 @@ START_TEST(a_child_leaves_the_parents_connection_alone)
 }
 END_TEST
 
+/* -- Many queues ------------------------------------------------------------------------------- */
+
+static atomic_int taken;
+
+static void take_two(void *arg, int thread)
+{
+    (void)thread;
+    for (int i = 0; i < 2; i++) {
+        const lapse_order *order;
+        int result = lapse_take(arg, NULL, LIMIT, &order);
+        if (result != 1 || strcmp(order->id, i ? "new" : "first") != 0)
+            complain("%d: %s", result, result == 1 ? order->id : lapse_error_detail());
+        else if (lapse_settle(arg, order->fence, LAPSE_DONE, 0, NULL) != 0)
+            complain("%s", lapse_error_detail());
+        atomic_fetch_add(&taken, 1);
+    }
+}
+
+/* Who takes from any queue has to know all of them: they are looked for again only when
+ * something was put into one that was not known, which is found at once. */
+START_TEST(names_are_not_looked_for_with_each_order)
+{
+    place at = new_place(PG, "poll=1m&options=-c%20track_functions%3Dall");
+    rig r = open_real(&at, NULL);
+    put(r.s, "q", "first", 0);
+    atomic_store(&taken, 0);
+    crew c;
+    crew_start(&c, 1, take_two, r.s);
+    ck_assert(wait_until(has_run, &taken));
+    for (int i = 0; i < 100; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "%d", i);
+        put(r.s, "q", id, LAPSE_HOURS(1));
+    }
+    put(r.s, "unknown", "new", 0);
+    crew_join(&c);
+    check_calm();
+    rig_close(&r); /* Its connection tells what it counted. */
+    PGconn *app = connect_app(&at);
+    char text[200];
+    snprintf(text, sizeof text,
+             "SELECT coalesce(sum(calls), 0) FROM pg_stat_user_functions WHERE schemaname = '%s'"
+             " AND funcname = 'lapse_queues'",
+             schema_of(&at));
+    long calls = 0;
+    for (lapse_ns until = now_ns() + LIMIT; calls == 0 && now_ns() < until; pause_ms(10))
+        calls = number(app, text);
+    printf("%ld looks for names\n", calls);
+    ck_assert_int_gt(calls, 0);
+    ck_assert_int_lt(calls, 20);
+    PQfinish(app);
+}
+END_TEST
+
 /* -- Many claimers -------------------------------------------------------------------------------- */
 
 typedef struct sheet {
@@ -670,6 +724,7 @@ static void fill_suite(Suite *suite)
     tcase_add_test(group, deadlocks_are_nobodys_error);
     tcase_add_test(group, a_locked_table_does_not_hold_up_the_opening);
     tcase_add_test(group, a_silent_server_does_not_hold_up_the_opening);
+    tcase_add_test(group, names_are_not_looked_for_with_each_order);
     tcase_add_test(group, a_child_leaves_the_parents_connection_alone);
     tcase_add_loop_test(group, p57_each_order_is_claimed_once_by_many, 0, 2);
 }
