@@ -444,6 +444,58 @@ START_TEST(p57_a_killed_server_loses_nothing_that_was_answered)
 }
 END_TEST
 
+static void run_script(int port_wait, const char *verb, const char *folder, const char *errors,
+                       char *line, size_t size)
+{
+    char command[1024];
+    snprintf(command, sizeof command, "LAPSE_PORT_WAIT=%d '%s/postgresql' %s '%s' %ld 2>'%s'",
+             port_wait, LAPSE_SERVERS, verb, folder, (long)getpid(), errors);
+    FILE *out = popen(command, "r");
+    ck_assert_ptr_nonnull(out);
+    if (fgets(line, (int)size, out) != NULL)
+        line[strcspn(line, "\n")] = '\0';
+    ck_assert_int_eq(pclose(out), 0);
+}
+
+static int port_of(const char *url)
+{
+    return atoi(strrchr(url, ':') + 1);
+}
+
+/* The script that these tests start it with: a server that was killed comes back on its port,
+ * or on another when somebody has taken that meanwhile, and says so. */
+START_TEST(a_port_may_be_taken_meanwhile)
+{
+    char folder[400], errors[400], before[200] = "", after[200] = "", said[200] = "";
+    new_path(folder, sizeof folder, "server");
+    new_path(errors, sizeof errors, "said");
+    run_script(30, "start", folder, errors, before, sizeof before);
+    run_script(30, "kill", folder, errors, after, sizeof after);
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons((uint16_t)port_of(before)),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int taken_by = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(setsockopt(taken_by, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int)), 0);
+    ck_assert_int_eq(bind(taken_by, (struct sockaddr *)&a, sizeof a), 0);
+    ck_assert_int_eq(listen(taken_by, 1), 0);
+    run_script(0, "start", folder, errors, after, sizeof after);
+    ck_assert_int_ne(port_of(after), port_of(before));
+    FILE *file = fopen(errors, "r");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_ptr_nonnull(fgets(said, sizeof said, file));
+    fclose(file);
+    ck_assert_ptr_nonnull(strstr(said, "is taken"));
+    PGconn *conn = PQconnectdb(after);
+    ck_assert_msg(PQstatus(conn) == CONNECTION_OK, "%s", PQerrorMessage(conn));
+    PQfinish(conn);
+    run_script(30, "kill", folder, errors, before, sizeof before);
+    run_script(30, "start", folder, errors, before, sizeof before);
+    ck_assert_str_eq(before, after); /* It stays there. */
+    run_script(30, "stop", folder, errors, before, sizeof before);
+    close(taken_by);
+}
+END_TEST
+
 /* -- Others ------------------------------------------------------------------------------------- */
 
 /* Threads of this store and an application change the same ids in opposite orders. */
@@ -721,6 +773,7 @@ static void fill_suite(Suite *suite)
     tcase_add_test(group, no_signal_reaches_the_host);
     group = add_group(suite, "the server and others");
     tcase_add_test(group, p57_a_killed_server_loses_nothing_that_was_answered);
+    tcase_add_test(group, a_port_may_be_taken_meanwhile);
     tcase_add_test(group, deadlocks_are_nobodys_error);
     tcase_add_test(group, a_locked_table_does_not_hold_up_the_opening);
     tcase_add_test(group, a_silent_server_does_not_hold_up_the_opening);
