@@ -489,6 +489,13 @@ static void add_job(lp_driver *d, lp_job *job)
     d->plan.jobs[d->plan.job_count++] = job;
 }
 
+/* How long until what was refused is asked again; real time. */
+static lapse_ns refused_wait(const lp_driver *d)
+{
+    lapse_ns left = d->refused ? d->refused_at - lp_clock_monotonic() : LAPSE_FOREVER;
+    return left > 0 ? left : 0;
+}
+
 static void plan_jobs(lp_driver *d)
 {
     lp_plan *p = &d->plan;
@@ -498,6 +505,12 @@ static void plan_jobs(lp_driver *d)
     while (d->again && !waits && p->job_count < TURN_JOBS) {
         lp_job *job = d->again;
         d->again = job->next;
+        add_job(d, job);
+    }
+    waits = !d->s->options.clock && refused_wait(d) > 0;
+    while (d->refused && !waits && p->job_count < TURN_JOBS) {
+        lp_job *job = d->refused;
+        d->refused = job->next;
         add_job(d, job);
     }
     while (d->inbox && p->job_count < TURN_JOBS) {
@@ -647,6 +660,8 @@ static void supersede(lp_driver *d, int64_t fence)
         note_replaced(d, j, fence);
     for (lp_job *j = d->again; j; j = j->next)
         note_replaced(d, j, fence);
+    for (lp_job *j = d->refused; j; j = j->next)
+        note_replaced(d, j, fence);
 }
 
 static void end_call(lp_driver *d, lp_call *c)
@@ -682,11 +697,54 @@ static void end_settlement(lp_driver *d, lp_loan *l)
     release_loan(l);
 }
 
+/* What may pass while a lease lasts: a row that somebody has locked, a store without room. */
+static bool may_pass(int64_t code)
+{
+    return code == LAPSE_ETIMEOUT || code == LAPSE_EOFFLINE || code == LAPSE_ESYSTEM ||
+           code == LAPSE_ENOMEM || code == LAPSE_EUNSURE;
+}
+
+/* A settlement that the store refused for itself is asked again, with back-off: what has run
+ * shall not run anew only because its end came at a bad moment. By its fence it is safe. */
+static bool ask_later(lp_driver *d, lp_job *job, lapse_ns now)
+{
+    if (!may_pass(job->answer) || loan_of(job)->lease_end <= now)
+        return false;
+    job->unsure = job->unsure || job->answer == LAPSE_EUNSURE;
+    job->answer = 0;
+    free(job->detail);
+    job->detail = NULL;
+    job->next = d->refused;
+    d->refused = job;
+    return true;
+}
+
+/* The pauses are a part of the lease: the store may have been held up by each attempt. */
+static void note_refused(lp_driver *d)
+{
+    lapse_ns lease = d->s->options.lease;
+    if (!d->refused) {
+        d->refused_pause = 0;
+        return;
+    }
+    if (refused_wait(d) > 0)
+        return; /* Not asked this time. */
+    d->refused_pause = d->refused_pause ? earlier(2 * d->refused_pause, lease / 8) : lease / 32;
+    d->refused_pause = earlier(d->refused_pause, BACKOFF_MAX);
+    d->refused_at = lp_add_ns(lp_clock_monotonic(), d->refused_pause);
+}
+
 /* A lease is as long as the store says, which was told the time before the turn. */
 static void note_lease(const lp_driver *d, lp_loan *l)
 {
     l->lease_end = lp_add_ns(d->turn_at, d->s->options.lease);
     l->renew_at = lp_add_ns(d->turn_at, lease_third(d));
+}
+
+/* A renewal that failed is not asked again at once: each attempt may hold up all others. */
+static void renew_later(const lp_driver *d, lp_loan *l, lapse_ns now)
+{
+    l->renew_at = lp_add_ns(now, lease_third(d) / 4);
 }
 
 static void end_renewal(lp_driver *d, lp_loan *l, lapse_ns now)
@@ -702,6 +760,8 @@ static void end_renewal(lp_driver *d, lp_loan *l, lapse_ns now)
         lp_claim_gone(d->s, l->fence, now);
     } else if (l->renewal.answer >= 0) {
         note_lease(d, l);
+    } else {
+        renew_later(d, l, now);
     }
 }
 
@@ -712,7 +772,8 @@ static void end_job(lp_driver *d, lp_job *job, lapse_ns now)
         end_call(d, (lp_call *)job);
         return;
     case KIND_SETTLEMENT:
-        end_settlement(d, loan_of(job));
+        if (!ask_later(d, job, now))
+            end_settlement(d, loan_of(job));
         return;
     default:
         end_renewal(d, loan_of(job), now);
@@ -839,6 +900,7 @@ static void fail_job(lp_driver *d, lp_job *job, int code, lapse_ns now)
     }
     if (job->kind == KIND_RENEWAL) {
         loan_of(job)->renewing = false;
+        renew_later(d, loan_of(job), now);
         release_loan(loan_of(job));
         return;
     }
@@ -881,6 +943,7 @@ static void end_turn(lp_driver *d, lp_loan *loans, lapse_ns now)
         p->ended = i + 1;
         end_job(d, p->jobs[i], now);
     }
+    note_refused(d);
     note_next(d, now);
     pass_on_loans(d, loans, now);
     answer_polls(d);
@@ -937,7 +1000,8 @@ static bool wants_orders(const lp_driver *d)
 /* The next instant at which there is something to do without being told; INT64_MIN: now. */
 static lapse_ns next_thing(const lp_driver *d)
 {
-    if (d->inbox || d->again || d->dirty || (d->s->stopped && (d->ready || d->takes)))
+    if (d->inbox || d->again || d->dirty || refused_wait(d) == 0 ||
+        (d->s->stopped && (d->ready || d->takes)))
         return INT64_MIN;
     lapse_ns next = earlier(next_renewal(d), next_give_back(d));
     if (push_demand(d) > 0)
@@ -1010,7 +1074,7 @@ static void rest(lp_driver *d, lapse_ns at, lapse_ns now)
         d->dirty = true;
         return;
     }
-    sleep_until(d, at, LAPSE_FOREVER);
+    sleep_until(d, at, refused_wait(d));
 }
 
 static bool is_over(const lp_driver *d)
@@ -1127,6 +1191,16 @@ int lp_driver_run(lapse *s)
     return code;
 }
 
+static void let_go(lp_job *settlements)
+{
+    for (lp_job *job = settlements, *next; job; job = next) {
+        next = job->next;
+        loan_of(job)->settling = false;
+        free_texts(job);
+        release_loan(loan_of(job));
+    }
+}
+
 void lp_driver_close(lp_driver *d)
 {
     if (d->runs) {
@@ -1136,12 +1210,7 @@ void lp_driver_close(lp_driver *d)
         pthread_mutex_unlock(&d->s->lock);
         pthread_join(d->thread, NULL);
     }
-    while (d->again) { /* Not even the last attempt reached the store: the leases end. */
-        lp_job *job = d->again;
-        d->again = job->next;
-        loan_of(job)->settling = false;
-        free_texts(job);
-        release_loan(loan_of(job));
-    }
+    let_go(d->again); /* Not even the last attempt was taken: the leases end. */
+    let_go(d->refused);
     free_driver(d);
 }

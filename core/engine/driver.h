@@ -72,7 +72,9 @@ typedef struct lp_driver {
 
     /* Under s->lock: */
     lp_job *inbox, **inbox_end;
-    lp_job *again; /* settlements of a turn that failed */
+    lp_job *again;                      /* settlements of a turn that failed */
+    lp_job *refused;                    /* settlements that failed by themselves */
+    lapse_ns refused_pause, refused_at; /* and when they are asked again; lp_clock_monotonic */
     lp_call *takes;
     lp_call *answered, **answered_end; /* whose callers are to be woken */
     lp_loan *ready, *ready_last;       /* claimed for callbacks, not started; oldest first */

@@ -736,14 +736,20 @@ static bool is_settled(const lp_driver *d)
     return d->sleeping && !d->inbox && (!d->dirty || d->backoff);
 }
 
+/* And has nothing left of what the store refused, unless it cannot ask now. */
+static bool is_drained(const lp_driver *d)
+{
+    return is_settled(d) && (!d->refused || d->backoff || d->s->options.clock);
+}
+
 bool lp_driver_drain(lapse *s, lapse_ns deadline)
 {
     const lp_driver *d = s->driver;
     s->inside++;
-    while (!is_settled(d) && lp_await(s, deadline))
+    while (!is_drained(d) && lp_await(s, deadline))
         continue;
     s->inside--;
-    return is_settled(d);
+    return is_drained(d);
 }
 
 void lp_driver_settle(lapse *s)

@@ -66,9 +66,9 @@ static int settle_keep(postgresql_store *d)
 static int look_around(postgresql_store *d)
 {
     PGconn *conn = d->s.conn;
-    if (PQexitPipelineMode(conn) == 1 && PQsetnonblocking(conn, 0) == 0)
-        lp_postgresql_check(d, conn);
-    if (PQsetnonblocking(conn, 1) == 0 && PQenterPipelineMode(conn) == 1)
+    if (PQexitPipelineMode(conn) == 1)
+        lp_postgresql_check(d);
+    if (PQenterPipelineMode(conn) == 1)
         return LAPSE_OK;
     return lp_fail(LAPSE_ESYSTEM, "libpq refuses its pipeline mode");
 }
@@ -164,7 +164,9 @@ static void listen(postgresql_store *d)
         return;
     char sql[128];
     snprintf(sql, sizeof sql, "LISTEN \"%s\"", d->channel);
-    PGresult *r = PQstatus(d->listener) == CONNECTION_OK ? PQexec(d->listener, sql) : NULL;
+    PGresult *r = PQstatus(d->listener) == CONNECTION_OK
+                      ? lp_postgresql_exec(d->listener, sql, d->s.limit)
+                      : NULL;
     bool ok = PQresultStatus(r) == PGRES_COMMAND_OK;
     PQclear(r);
     if (!ok)

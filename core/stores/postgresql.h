@@ -76,6 +76,7 @@ enum { IN_ORDERS = 1, IN_ENDED, IN_DEAD };
         " FROM (SELECT FROM @order LIMIT $1 + 1) o)))::text, true)")                               \
     X(ROOM_LEFT, "", "SELECT current_setting('lapse.room')::bigint")                               \
     X(LOCK, "B", "SELECT FROM @order WHERE id = ANY($1) ORDER BY id FOR UPDATE")                   \
+    X(LOCK_BACK, "B", "SELECT FROM @order WHERE id = ANY($1) ORDER BY id DESC FOR UPDATE")         \
     X(SWEEP, "tw", "WITH d AS (DELETE FROM @order WHERE id IN (SELECT id FROM @order"              \
         " WHERE no_more AND at <= " LP_WHEN " FOR UPDATE SKIP LOCKED) RETURNING *),"               \
         " e AS (INSERT INTO @ended SELECT id, generation, queue, attempt, due, " LP_WHEN           \
@@ -208,6 +209,8 @@ typedef struct session {
     expected *expected;
     size_t expected_count, expected_room;
     bool lost;       /* the connection is of no use any more */
+    bool dismissed;  /* the server has ended it while it was idle */
+    bool stopped;    /* an error of the server stopped a pipeline before its last statement */
     int failed;      /* the first error of a statement, or 0 */
     char state[6];   /* its SQLSTATE */
     char words[400]; /* and its sentence */
@@ -236,14 +239,16 @@ int lp_postgresql_fail(const char *state, const char *words);
 /* A sentence of the server's or of libpq's as it may be shown: one line, no password. */
 void lp_postgresql_clip(char *out, size_t size, const char *words);
 
-/* One statement by itself, on a connection that has nothing under way. NULL: lp_fail was called
- * and *code says so. */
-PGresult *lp_postgresql_query(PGconn *conn, const char *sql, int *code);
+/* One statement by itself, on a connection that has nothing under way, which is given up when
+ * the answer does not come within the limit. NULL: lp_fail was called and *code says so. */
+PGresult *lp_postgresql_query(const session *s, const char *sql, int *code);
+/* The same without lp_fail, for any connection. */
+PGresult *lp_postgresql_exec(PGconn *conn, const char *sql, lapse_ns limit);
 
 /* -- postgresql_schema.c -- */
 
 /* Whether the tables are of this version; makes or migrates them when `may_migrate`. */
-int lp_postgresql_schema(PGconn *conn, const char *schema, bool may_migrate);
+int lp_postgresql_schema(const session *s, const char *schema, bool may_migrate);
 
 /* -- The store: postgresql.c, postgresql_turn.c, _jobs.c, _claim.c, _look.c -- */
 
@@ -298,6 +303,7 @@ typedef struct work {
     session *s;
     lp_turn *t;
     bool limited;    /* room is counted in this transaction */
+    bool backwards;  /* rows are locked from the last to the first */
     bool wide;       /* claims look from the very first on */
     int64_t clock;   /* of the server, from START on */
     lp_loan **end;   /* of t->loans */
@@ -349,7 +355,7 @@ int lp_postgresql_look(const work *w, const PGresult *r, int row, lapse_state st
 
 /* -- postgresql_check.c -- */
 
-void lp_postgresql_check(postgresql_store *d, PGconn *conn);
+void lp_postgresql_check(postgresql_store *d);
 
 /* -- postgresql_fork.c: a child lets go of its parent's connections -- */
 

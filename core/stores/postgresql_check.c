@@ -65,11 +65,11 @@ static void judge(postgresql_store *d, const PGresult *r)
 }
 
 /* Before the pipeline begins. What cannot be asked is not warned of. */
-void lp_postgresql_check(postgresql_store *d, PGconn *conn)
+void lp_postgresql_check(postgresql_store *d)
 {
     char *sql = lp_postgresql_expand(question, d->schema);
     d->warning_count = 0;
-    PGresult *r = sql ? PQexec(conn, sql) : NULL;
+    PGresult *r = sql ? lp_postgresql_exec(d->s.conn, sql, d->s.limit) : NULL;
     free(sql);
     if (PQresultStatus(r) == PGRES_TUPLES_OK && PQntuples(r) == 1)
         judge(d, r);

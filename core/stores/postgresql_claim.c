@@ -78,6 +78,11 @@ void lp_postgresql_forget(postgresql_store *d)
     d->orders = -1;
 }
 
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
 static void read_names(work *w, const PGresult *r, size_t at)
 {
     (void)at;
@@ -94,18 +99,31 @@ static void read_names(work *w, const PGresult *r, size_t at)
             break;
         d->queues[d->queue_count++] = copy;
     }
+    if (d->queue_count)
+        qsort(d->queues, d->queue_count, sizeof *d->queues, compare_names);
     w->no_memory = w->no_memory || d->queue_count < count;
 }
 
-/* What all queues there are is only known for a while; what was just put here may be new. */
+/* Whether a job may have put something into a queue that is not known. */
+static bool brings_queue(const postgresql_store *d, const lp_job *j)
+{
+    const char *name = j->queue ? j->queue : "";
+    if (j->op == LP_REQUEUE)
+        return true; /* Into the queue that it was in. */
+    return j->op == LP_SCHEDULE && (!d->queue_count || !bsearch(&name, d->queues, d->queue_count,
+                                                                sizeof *d->queues, compare_names));
+}
+
+/* What all queues there are is only known for a while; what was just put here may be new. To
+ * look for all takes long when they are many. */
 static int learn_names(work *w)
 {
     postgresql_store *d = w->d;
     lapse_ns now = lp_clock_monotonic();
-    bool puts = false;
+    bool brings = false;
     for (size_t i = 0; i < w->t->job_count; i++)
-        puts = puts || w->t->jobs[i]->op == LP_SCHEDULE || w->t->jobs[i]->op == LP_REQUEUE;
-    if (!d->config.manual && !puts && d->queues_at && now - d->queues_at < d->options.poll)
+        brings = brings || brings_queue(d, w->t->jobs[i]);
+    if (!d->config.manual && !brings && d->queues_at && now - d->queues_at < d->options.poll)
         return LAPSE_OK;
     args a = {0};
     lp_arg_bool(&a, false);

@@ -13,6 +13,8 @@
 #include "base/error.h"
 #include "stores/postgresql.h"
 
+static const char NOT_IN_TIME[] = "the server has not answered in time";
+
 /* -- Errors -- */
 
 void lp_postgresql_clip(char *out, size_t size, const char *words)
@@ -50,8 +52,8 @@ int lp_postgresql_fail(const char *state, const char *words)
         return lp_fail(LAPSE_EOFFLINE, "the PostgreSQL server cannot be reached: %s", words);
     if (is_state(state, "55P03"))
         return lp_fail(LAPSE_ETIMEOUT,
-                       "another transaction holds the order's row for too long: end it, then ask "
-                       "again (%s)",
+                       "another transaction holds the order's row, or the table, for too long: end "
+                       "it, then ask again (%s)",
                        words);
     if (is_state(state, "57014"))
         return lp_fail(LAPSE_ETIMEOUT, "the PostgreSQL server took too long: %s", words);
@@ -104,12 +106,12 @@ static void lose_connection(session *s)
 /* -- Waiting -- */
 
 /* Until there is something to read, or room to write if it `writes`. False: the time is over. */
-static bool wait_for(session *s, bool writes, lapse_ns until)
+static bool wait_for(PGconn *conn, bool writes, lapse_ns until)
 {
     lapse_ns left = until - lp_clock_monotonic();
     if (left <= 0)
         return false;
-    struct pollfd p = {.fd = PQsocket(s->conn), .events = (short)(POLLIN | (writes ? POLLOUT : 0))};
+    struct pollfd p = {.fd = PQsocket(conn), .events = (short)(POLLIN | (writes ? POLLOUT : 0))};
     struct timespec t = {.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000};
     (void)ppoll(&p, 1, &t, NULL); /* What woke it is seen by trying. */
     return true;
@@ -126,8 +128,8 @@ static PGresult *next_result(session *s, lapse_ns until)
         }
         if (!PQisBusy(s->conn))
             return PQgetResult(s->conn);
-        if (!wait_for(s, pending > 0, until)) {
-            lose(s, "the server has not answered in time");
+        if (!wait_for(s->conn, pending > 0, until)) {
+            lose(s, NOT_IN_TIME);
             return NULL;
         }
         if (!PQconsumeInput(s->conn)) {
@@ -142,9 +144,11 @@ bool lp_postgresql_is_dead(session *s)
     if (!s->conn || s->lost || PQstatus(s->conn) != CONNECTION_OK)
         return true;
     struct pollfd p = {.fd = PQsocket(s->conn), .events = POLLIN};
-    if (poll(&p, 1, 0) == 0)
-        return false;
-    return !PQconsumeInput(s->conn) || PQstatus(s->conn) != CONNECTION_OK;
+    while (poll(&p, 1, 0) > 0) /* A last word first, then the end. */
+        if (!PQconsumeInput(s->conn) || PQstatus(s->conn) != CONNECTION_OK)
+            return true;
+    (void)PQisBusy(s->conn); /* It reads what has come. */
+    return s->dismissed || PQstatus(s->conn) != CONNECTION_OK;
 }
 
 /* -- Statements -- */
@@ -193,6 +197,7 @@ bool lp_postgresql_send(session *s, int statement, args *a, reader read, size_t 
 
 static void read_one(session *s, struct work *w, const expected *e, const PGresult *r)
 {
+    const char *state;
     switch (PQresultStatus(r)) {
     case PGRES_TUPLES_OK:
     case PGRES_COMMAND_OK:
@@ -204,8 +209,9 @@ static void read_one(session *s, struct work *w, const expected *e, const PGresu
     default:
         if (PQstatus(s->conn) != CONNECTION_OK)
             s->lost = true;
-        note_error(s, LAPSE_EDATA, PQresultErrorField(r, PG_DIAG_SQLSTATE),
-                   PQresultErrorMessage(r));
+        state = PQresultErrorField(r, PG_DIAG_SQLSTATE); /* NULL: libpq says it, not the server. */
+        s->stopped = s->stopped || (state && e + 1 < s->expected + s->expected_count);
+        note_error(s, LAPSE_EDATA, state, PQresultErrorMessage(r));
         if (is_offline(s->state))
             s->lost = true;
     }
@@ -245,6 +251,7 @@ int lp_postgresql_exchange(session *s, struct work *w, bool ends)
     lapse_ns until = lp_add_ns(lp_clock_monotonic(), s->limit);
     if (!(ends ? PQpipelineSync(s->conn) : PQsendFlushRequest(s->conn)))
         lose_connection(s);
+    s->stopped = false;
     read_all(s, w, until);
     s->expected_count = 0;
     if (ends && !s->lost)
@@ -252,16 +259,51 @@ int lp_postgresql_exchange(session *s, struct work *w, bool ends)
     return s->failed;
 }
 
-PGresult *lp_postgresql_query(PGconn *conn, const char *sql, int *code)
+/* The next result of a statement by itself; NULL: there is none, or the time is over. */
+static PGresult *result_until(PGconn *conn, lapse_ns until, bool *over)
 {
-    PGresult *r = PQexec(conn, sql);
+    for (;;) {
+        int pending = PQflush(conn);
+        if (pending < 0 || !PQisBusy(conn))
+            return PQgetResult(conn); /* Of a connection that broke it says why. */
+        if (!wait_for(conn, pending > 0, until)) {
+            *over = true;
+            return NULL;
+        }
+        if (!PQconsumeInput(conn))
+            return PQgetResult(conn);
+    }
+}
+
+PGresult *lp_postgresql_exec(PGconn *conn, const char *sql, lapse_ns limit)
+{
+    lapse_ns until = lp_add_ns(lp_clock_monotonic(), limit);
+    PGresult *last = NULL, *r;
+    bool over = false;
+    if (PQsetnonblocking(conn, 1) != 0 || !PQsendQuery(conn, sql))
+        return NULL;
+    while ((r = result_until(conn, until, &over))) {
+        PQclear(last);
+        last = r;
+        if (PQstatus(conn) != CONNECTION_OK)
+            break;
+    }
+    if (!over)
+        return last;
+    PQclear(last);
+    return NULL;
+}
+
+PGresult *lp_postgresql_query(const session *s, const char *sql, int *code)
+{
+    PGresult *r = lp_postgresql_exec(s->conn, sql, s->limit);
     ExecStatusType status = PQresultStatus(r);
     if (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK)
         return r;
     char words[400];
     const char *state = PQresultErrorField(r, PG_DIAG_SQLSTATE);
-    lp_postgresql_clip(words, sizeof words, r ? PQresultErrorMessage(r) : PQerrorMessage(conn));
-    *code = lp_postgresql_fail(state ? state : "08006", words);
+    lp_postgresql_clip(words, sizeof words, r ? PQresultErrorMessage(r) : PQerrorMessage(s->conn));
+    *code = lp_postgresql_fail(state ? state : "08006", *words ? words : NOT_IN_TIME);
     PQclear(r);
     return NULL;
 }
@@ -334,6 +376,15 @@ static void ignore_notice(void *arg, const PGresult *r)
     (void)r;
 }
 
+/* What a server says to an idle connection before it ends it comes as a notice. */
+static void note_dismissal(void *arg, const PGresult *r)
+{
+    session *s = arg;
+    const char *severity = PQresultErrorField(r, PG_DIAG_SEVERITY_NONLOCALIZED);
+    if (severity && (strcmp(severity, "FATAL") == 0 || strcmp(severity, "PANIC") == 0))
+        s->dismissed = true;
+}
+
 PGconn *lp_postgresql_open_connection(const char *conninfo)
 {
     /* What the URL says comes last, and so it counts. */
@@ -355,18 +406,32 @@ static int fail_to_connect(const PGconn *conn)
 }
 
 /* No plan is to depend on whether the tables were analysed: the indexes are always right.
- * Statements wait for each other's rows, but not for long; work that is done late is not lost,
- * so nothing else ends them. */
-static int set_up(PGconn *conn)
+ * Nothing of the set-up waits for longer than a turn would. */
+static int set_up(const session *s)
+{
+    char sql[600];
+    int code = LAPSE_OK;
+    long long ms = (long long)(s->limit / 1000000);
+    snprintf(sql, sizeof sql,
+             "SELECT set_config(name, value, false) FROM (VALUES ('statement_timeout', '%lld'),"
+             " ('lock_timeout', '%lld'), ('enable_seqscan', 'off'), ('enable_bitmapscan', 'off'),"
+             " ('jit', 'off'), ('plan_cache_mode', 'force_generic_plan'),"
+             " ('idle_in_transaction_session_timeout', '60s'),"
+             " ('standard_conforming_strings', 'on')) v(name, value)",
+             ms / 8 * 7, ms / 4 * 3);
+    PQclear(lp_postgresql_query(s, sql, &code));
+    return code;
+}
+
+/* Statements of turns wait for each other's rows, but not for long; work that is done late is
+ * not lost, so nothing else ends them. */
+static int end_set_up(const session *s)
 {
     int code = LAPSE_OK;
-    PQclear(lp_postgresql_query(
-        conn,
-        "SELECT set_config(name, value, false) FROM (VALUES ('enable_seqscan', 'off'),"
-        " ('enable_bitmapscan', 'off'), ('jit', 'off'), ('plan_cache_mode', 'force_generic_plan'),"
-        " ('statement_timeout', '0'), ('idle_in_transaction_session_timeout', '60s'),"
-        " ('standard_conforming_strings', 'on')) v(name, value)",
-        &code));
+    PQclear(lp_postgresql_query(s,
+                                "SELECT set_config('statement_timeout', '0', false),"
+                                " set_config('lock_timeout', '1s', false)",
+                                &code));
     return code;
 }
 
@@ -379,10 +444,10 @@ static int check_server(const PGconn *conn)
                    version / 10000);
 }
 
-static int find_schema(PGconn *conn, char **schema)
+static int find_schema(const session *s, char **schema)
 {
     int code = LAPSE_OK;
-    PGresult *r = lp_postgresql_query(conn, "SELECT current_schema()", &code);
+    PGresult *r = lp_postgresql_query(s, "SELECT current_schema()", &code);
     if (!r)
         return code;
     if (PQntuples(r) != 1 || PQgetisnull(r, 0, 0))
@@ -402,7 +467,7 @@ static int find_schema(PGconn *conn, char **schema)
 
 /* A fence is above all earlier ones, also when the server came back with an older sequence: it
  * never stands behind the clock. Nobody else moves it meanwhile; claims only count it up. */
-static int anchor_fence(PGconn *conn, const char *schema)
+static int anchor_fence(const session *s, const char *schema)
 {
     char *sql = lp_postgresql_expand(
         "DO $$ DECLARE us bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;"
@@ -413,7 +478,7 @@ static int anchor_fence(PGconn *conn, const char *schema)
     if (!sql)
         return lp_fail_memory();
     int code = LAPSE_OK;
-    PQclear(lp_postgresql_query(conn, sql, &code));
+    PQclear(lp_postgresql_query(s, sql, &code));
     free(sql);
     return code;
 }
@@ -421,18 +486,20 @@ static int anchor_fence(PGconn *conn, const char *schema)
 /* A pool that gives each transaction another connection: prepared statements and settings would
  * be gone or somebody else's. Of a pool the process number is not the server's; whether a second
  * connection gets the same server process tells which kind it is. */
-static int check_pool(PGconn *conn, const char *conninfo)
+static int check_pool(const session *s, const char *conninfo)
 {
     int code = LAPSE_OK;
-    PGresult *r = lp_postgresql_query(conn, "SELECT pg_backend_pid()", &code);
+    PGresult *r = lp_postgresql_query(s, "SELECT pg_backend_pid()", &code);
     if (!r)
         return code;
     int pid = atoi(PQgetvalue(r, 0, 0));
     PQclear(r);
-    if (pid == PQbackendPID(conn))
+    if (pid == PQbackendPID(s->conn))
         return LAPSE_OK;
     PGconn *other = lp_postgresql_open_connection(conninfo);
-    r = PQstatus(other) == CONNECTION_OK ? PQexec(other, "SELECT pg_backend_pid()") : NULL;
+    r = PQstatus(other) == CONNECTION_OK
+            ? lp_postgresql_exec(other, "SELECT pg_backend_pid()", s->limit)
+            : NULL;
     bool shared = PQntuples(r) == 1 && atoi(PQgetvalue(r, 0, 0)) == pid;
     PQclear(r);
     PQfinish(other);
@@ -445,27 +512,30 @@ static int check_pool(PGconn *conn, const char *conninfo)
         "connect to the server itself");
 }
 
-int lp_postgresql_connect(session *s, const settings *options, char **schema, bool may_migrate)
+static int connect_and_set_up(session *s, const settings *options, char **schema, bool may_migrate)
 {
-    lp_postgresql_disconnect(s);
     s->conn = lp_postgresql_open_connection(options->conninfo);
     int code = LAPSE_OK;
     if (!s->conn)
         return lp_fail_memory();
+    s->dismissed = false;
+    PQsetNoticeReceiver(s->conn, note_dismissal, s);
     if (PQstatus(s->conn) != CONNECTION_OK)
         code = fail_to_connect(s->conn);
     if (code == LAPSE_OK)
         code = check_server(s->conn);
     if (code == LAPSE_OK)
-        code = check_pool(s->conn, options->conninfo);
+        code = check_pool(s, options->conninfo);
     if (code == LAPSE_OK)
-        code = set_up(s->conn);
+        code = set_up(s);
     if (code == LAPSE_OK && !*schema)
-        code = find_schema(s->conn, schema);
+        code = find_schema(s, schema);
     if (code == LAPSE_OK)
-        code = lp_postgresql_schema(s->conn, *schema, may_migrate);
+        code = lp_postgresql_schema(s, *schema, may_migrate);
     if (code == LAPSE_OK)
-        code = anchor_fence(s->conn, *schema);
+        code = anchor_fence(s, *schema);
+    if (code == LAPSE_OK)
+        code = end_set_up(s);
     if (code == LAPSE_OK)
         code = write_statements(s, *schema);
     if (code == LAPSE_OK &&
@@ -473,6 +543,18 @@ int lp_postgresql_connect(session *s, const settings *options, char **schema, bo
         code = lp_fail(LAPSE_ESYSTEM, "libpq refuses its pipeline mode");
     if (code == LAPSE_OK)
         code = prepare(s);
+    return code;
+}
+
+int lp_postgresql_connect(session *s, const settings *options, char **schema, bool may_migrate)
+{
+    static const lapse_ns MIGRATION = LAPSE_SECONDS(10); /* Another may be at it. */
+    lapse_ns limit = s->limit;
+    if (may_migrate && limit < MIGRATION)
+        s->limit = MIGRATION;
+    lp_postgresql_disconnect(s);
+    int code = connect_and_set_up(s, options, schema, may_migrate);
+    s->limit = limit;
     if (code < 0)
         lp_postgresql_disconnect(s);
     return code;

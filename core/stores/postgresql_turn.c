@@ -123,7 +123,8 @@ static int count_room(work *w)
     return code;
 }
 
-/* Rows that are there are locked in one order by everybody. */
+/* Rows that are there are locked in one order by everybody here; when others who keep the
+ * opposite order were in the way, in theirs. */
 static bool lock_rows(work *w)
 {
     const lp_turn *t = w->t;
@@ -141,7 +142,7 @@ static bool lock_rows(work *w)
     if (!ok)
         w->s->failed = LAPSE_ENOMEM;
     else if (count >= 2)
-        lp_postgresql_send(w->s, ST_LOCK, &a, NULL, 0);
+        lp_postgresql_send(w->s, w->backwards ? ST_LOCK_BACK : ST_LOCK, &a, NULL, 0);
     free(ids);
     free(lens);
     return ok;
@@ -335,7 +336,8 @@ static void roll_back(session *s)
     s->failed = failed;
 }
 
-/* The connection broke: whether COMMIT came through is not known if it was on its way. */
+/* The connection broke: whether COMMIT came through is not known if it was on its way, unless
+ * the server has said that it stopped before. */
 static int fail_lost(const work *w, bool committing)
 {
     int code = lp_postgresql_error(w->s);
@@ -358,9 +360,9 @@ static int finish(work *w)
     return lp_postgresql_exchange(w->s, w, true);
 }
 
-static int take_once(postgresql_store *d, lp_turn *t, bool careful)
+static int take_once(postgresql_store *d, lp_turn *t, bool careful, bool backwards)
 {
-    work w = {.d = d, .s = &d->s, .t = t, .orders = -1};
+    work w = {.d = d, .s = &d->s, .t = t, .orders = -1, .backwards = backwards};
     session *s = w.s;
     t->loans = NULL;
     w.end = &t->loans;
@@ -381,7 +383,7 @@ static int take_once(postgresql_store *d, lp_turn *t, bool careful)
     }
     undo_turn(&w);
     if (s->lost)
-        return fail_lost(&w, committing);
+        return fail_lost(&w, committing && !s->stopped);
     roll_back(s);
     (void)code;
     return lp_postgresql_error(s);
@@ -397,14 +399,14 @@ int lp_postgresql_turn(postgresql_store *d, lp_turn *t)
 {
     session *s = &d->s;
     lapse_ns until = lp_add_ns(lp_clock_monotonic(), s->limit);
-    int code = take_once(d, t, false);
+    int code = take_once(d, t, false, false);
     for (int i = 0; code < 0 && !s->lost && was_in_the_way(s); i++) {
         if (lp_clock_monotonic() > until)
             break;
         lp_wake_pause(LAPSE_MS(1) * (1 << (i < 5 ? i : 5)));
-        code = take_once(d, t, false);
+        code = take_once(d, t, false, i % 2 == 0);
     }
     if (code < 0 && !s->lost && s->failed != LAPSE_ENOMEM)
-        code = take_once(d, t, true);
+        code = take_once(d, t, true, false);
     return code;
 }

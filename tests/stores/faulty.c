@@ -30,6 +30,8 @@ void faulty_begin(const lp_durable_ops *inside, const char *scheme)
     atomic_store(&faults.offline, false);
     atomic_store(&faults.no_opening, false);
     atomic_store(&faults.no_renewals, false);
+    atomic_store(&faults.refusals, 0);
+    atomic_store(&faults.renewals_dropped, 0);
     atomic_store(&faults.wait, NULL);
     atomic_store(&faults.turns, 0);
     atomic_store(&faults.reconnects, 0);
@@ -103,17 +105,30 @@ static bool is_hit(faulty_how how)
     return true;
 }
 
-/* The turn without what renews, which is answered here. */
-static int turn_without_renewals(wrapped *w, lp_turn *t)
+/* Whether this job is not passed on, but answered here. */
+static bool answers(lp_job *j)
+{
+    bool settles = j->op == LP_END || j->op == LP_AGAIN || j->op == LP_DIE;
+    if (j->op == LP_RENEW && atomic_load(&faults.no_renewals)) {
+        atomic_fetch_add(&faults.renewals_dropped, 1);
+        j->answer = LAPSE_EOFFLINE;
+        return true;
+    }
+    if (!settles || !takes_one(&faults.refusals))
+        return false;
+    j->answer = atomic_load(&faults.code);
+    j->detail = strdup("the test has refused it");
+    return true;
+}
+
+static int pass_on(wrapped *w, lp_turn *t)
 {
     lp_turn rest = *t;
     lp_job **jobs = calloc(t->job_count + 1, sizeof *jobs);
     rest.jobs = jobs;
     rest.job_count = 0;
     for (size_t i = 0; i < t->job_count; i++)
-        if (t->jobs[i]->op == LP_RENEW)
-            t->jobs[i]->answer = LAPSE_EOFFLINE;
-        else
+        if (!answers(t->jobs[i]))
             jobs[rest.job_count++] = t->jobs[i];
     int code = faults.inside->turn(w->inside, &rest);
     t->loans = rest.loans;
@@ -133,8 +148,7 @@ static int turn(lp_durable *d, lp_turn *t)
         return lp_fail(LAPSE_EOFFLINE, "the test has cut the link");
     if (t->job_count > 0 && is_hit(FAULT_FAIL))
         return lp_fail(atomic_load(&faults.code), "the test has made this turn fail");
-    int code = atomic_load(&faults.no_renewals) ? turn_without_renewals(w, t)
-                                                : faults.inside->turn(w->inside, t);
+    int code = pass_on(w, t);
     if (code < 0 || (t->job_count == 0 && t->loans == NULL) || !is_hit(FAULT_LOSE))
         return code;
     drop_answers(t);

@@ -1,7 +1,8 @@
 /* faulty.h - any durable store, behind the same table, with faults that a test asks for.
  *
  * It passes everything on to the store inside. A turn may fail before or after the store
- * inside has done it (then its answers are lost), wait, or have its renewals dropped. */
+ * inside has done it (then its answers are lost), wait, or have its renewals dropped or its
+ * settlements refused. */
 #ifndef LAPSE_TESTS_FAULTY_H
 #define LAPSE_TESTS_FAULTY_H
 
@@ -21,16 +22,17 @@ typedef struct faulty {
     const char *scheme; /* of the URL that the store inside is opened with, in place of "test" */
 
     atomic_int how;  /* faulty_how of the turns that are hit */
-    atomic_int code; /* of FAULT_FAIL */
+    atomic_int code; /* of FAULT_FAIL and `refusals` */
     atomic_int skip; /* so many turns that answer or claim something are spared first, */
     atomic_int hits; /* then so many are hit; below 0: all of them */
 
     atomic_bool offline;     /* every turn fails with LAPSE_EOFFLINE, until reconnect succeeds */
     atomic_bool no_opening;  /* open fails with LAPSE_EOFFLINE */
     atomic_bool no_renewals; /* what renews is not passed on, and answered LAPSE_EOFFLINE */
+    atomic_int refusals;     /* so many settlements are not passed on, and answered `code` */
     _Atomic(gate *) wait;    /* turns wait for it, unless NULL */
 
-    atomic_int turns, reconnects, hit;
+    atomic_int turns, reconnects, hit, renewals_dropped;
 } faulty;
 
 /* What the scheme "test" opens while a test runs; all faults off. */

@@ -166,6 +166,55 @@ START_TEST(any_one_turn_may_fail)
 }
 END_TEST
 
+/* One settlement is refused and all else of its turn is done, as when somebody has locked its
+ * row: it is asked again, and so what has run does not run anew when its lease ends. */
+START_TEST(a_refused_settlement_is_asked_again)
+{
+    const int codes[] = {LAPSE_ETIMEOUT, LAPSE_EOFFLINE, LAPSE_ESYSTEM, LAPSE_ENOMEM,
+                         LAPSE_EUNSURE};
+    for (int i = 0; i < 5; i++) {
+        rig r = faulty_rig(_i, &(lapse_options){.lease = LAPSE_MINUTES(1)});
+        player p;
+        player_open(&p, r.s, NULL);
+        handle(r.s, "q", &p, NULL);
+        put(r.s, "q", "o", LAPSE_SECONDS(1));
+        faulty_hit(FAULT_NONE, codes[i], 0, 0);
+        atomic_store(&faults.refusals, 2);
+        advance(&r, LAPSE_SECONDS(1));
+        for (int step = 0; step < 30; step++)
+            advance(&r, LAPSE_SECONDS(10));
+        ck_assert_int_eq(atomic_load(&faults.refusals), 0);
+        ck_assert_uint_eq(tape_runs(&p.ran, "o"), 1);
+        ck_assert_uint_eq(stats_of(r.s).pending + stats_of(r.s).running, 0);
+        expect_books(r.s);
+        player_close(&p);
+        rig_close(&r);
+    }
+}
+END_TEST
+
+/* Under the real clock it is asked again by itself, and close waits for it. */
+START_TEST(close_waits_for_a_refused_settlement)
+{
+    place at = faulty_place(_i);
+    rig r = open_real(&at, &(lapse_options){.lease = LAPSE_SECONDS(20)});
+    player p;
+    player_open(&p, r.s, NULL);
+    handle(r.s, "q", &p, NULL);
+    ck_assert_int_eq(lapse_start(r.s, 1), 0);
+    faulty_hit(FAULT_NONE, LAPSE_ETIMEOUT, 0, 0);
+    atomic_store(&faults.refusals, 1);
+    put(r.s, "q", "o", 0);
+    ck_assert(tape_wait(&p.ran, 1));
+    player_close(&p);
+    rig_close(&r);
+    ck_assert_int_eq(atomic_load(&faults.refusals), 0);
+    r = open_real(&at, NULL);
+    ck_assert_uint_eq(stats_of(r.s).pending + stats_of(r.s).running, 0);
+    rig_close(&r);
+}
+END_TEST
+
 /* -- Answers are lost ---------------------------------------------------------------------------- */
 
 START_TEST(a_lost_answer_is_told_as_not_known)
@@ -469,6 +518,37 @@ START_TEST(p59_who_cannot_renew_has_lost_it)
 }
 END_TEST
 
+/* Not with each turn: it may have been what held all others up. */
+START_TEST(a_failed_renewal_is_asked_again_a_little_later)
+{
+    rig r = faulty_rig(_i, &(lapse_options){.lease = LAPSE_MINUTES(1)});
+    ck_assert_int_eq(lapse_handle(r.s, "q", never, NULL, NULL, NULL), 0);
+    put(r.s, "q", "o", LAPSE_MS(1));
+    ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_MS(1)), 0);
+    const lapse_order *order;
+    lapse_callback fn;
+    void *arg;
+    ck_assert_int_eq(lapse_begin(r.s, LAPSE_FOREVER, &order, &fn, &arg), 1);
+    atomic_store(&faults.no_renewals, true);
+    ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_SECONDS(25)), 0);
+    char id[16];
+    for (int i = 0; i < 20; i++) {
+        snprintf(id, sizeof id, "%d", i);
+        ck_assert_int_gt(try_put(r.s, id), 0);
+    }
+    ck_assert_int_eq(atomic_load(&faults.renewals_dropped), 1);
+    ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_SECONDS(10)), 0);
+    ck_assert_int_gt(try_put(r.s, "after"), 0);
+    ck_assert_int_eq(atomic_load(&faults.renewals_dropped), 2);
+    atomic_store(&faults.no_renewals, false);
+    for (int i = 0; i < 10; i++)
+        ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_SECONDS(10)), 0);
+    ck_assert(lapse_holds(r.s, order->fence));
+    ck_assert_int_eq(lapse_settle(r.s, order->fence, LAPSE_DONE, 0, NULL), 0);
+    rig_close(&r);
+}
+END_TEST
+
 /* -- For long --------------------------------------------------------------------------------------- */
 
 /* Faults of all kinds at random: each order that was accepted comes to an end, once. */
@@ -529,6 +609,8 @@ static void fill_suite(Suite *suite)
     TCase *group = add_group(suite, "turns fail");
     ADD_FOR_INSIDES(group, a_failed_call_changes_nothing);
     ADD_FOR_INSIDES(group, any_one_turn_may_fail);
+    ADD_FOR_INSIDES(group, a_refused_settlement_is_asked_again);
+    ADD_FOR_INSIDES(group, close_waits_for_a_refused_settlement);
     group = add_group(suite, "answers are lost");
     ADD_FOR_INSIDES(group, a_lost_answer_is_told_as_not_known);
     ADD_FOR_INSIDES(group, any_one_answer_may_be_lost);
@@ -541,6 +623,7 @@ static void fill_suite(Suite *suite)
     group = add_group(suite, "slow");
     ADD_FOR_INSIDES(group, a_slow_store_is_not_waited_for);
     ADD_FOR_INSIDES(group, p59_who_cannot_renew_has_lost_it);
+    ADD_FOR_INSIDES(group, a_failed_renewal_is_asked_again_a_little_later);
     group = add_group(suite, "all at random");
     ADD_FOR_INSIDES(group, random_faults_lose_nothing);
 }

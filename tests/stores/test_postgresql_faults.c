@@ -45,6 +45,7 @@ typedef struct proxy {
     pthread_t thread;
     atomic_bool quit;
     atomic_bool refuse;     /* nobody is let in, and who is inside is cut off */
+    atomic_bool mute;       /* simple queries are never answered */
     atomic_int cut_answers; /* the next answers are thrown away, and the link with them */
 } proxy;
 
@@ -80,6 +81,8 @@ static bool forward(proxy *p, int from, int to, bool answers)
     ssize_t n = read(from, bytes, sizeof bytes);
     if (n <= 0)
         return false;
+    if (!answers && bytes[0] == 'Q' && atomic_load(&p->mute))
+        return true;
     if (answers && atomic_load(&p->cut_answers) > 0) {
         atomic_fetch_sub(&p->cut_answers, 1);
         return false;
@@ -278,6 +281,70 @@ START_TEST(p62_connections_are_ended_one_by_one)
 }
 END_TEST
 
+/* A connection that was ended while nobody used it is made anew before the next turn. */
+START_TEST(an_idle_connection_may_be_ended)
+{
+    static const char ended[] = "SELECT count(pg_terminate_backend(pid, 60000)) FROM"
+                                " pg_stat_activity WHERE application_name = 'lapse'";
+    place at = new_place(PG, NULL);
+    rig r = open_real(&at, NULL);
+    PGconn *app = connect_app(&at);
+    for (int i = 0; i < 10; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "%d", i);
+        ck_assert_int_ge(number(app, ended), 1); /* They are gone when it answers. */
+        int64_t result = lapse_put(r.s, &(lapse_spec){.id = id, .delay = LAPSE_HOURS(1)});
+        ck_assert_msg(result > 0, "%d: %lld %s", i, (long long)result, lapse_error_detail());
+    }
+    ck_assert_uint_eq(stats_of(r.s).pending, 10);
+    PQfinish(app);
+    rig_close(&r);
+}
+END_TEST
+
+static struct {
+    lapse *s;
+    atomic_int result, done;
+} cancelled;
+
+static void cancel_one(void *arg, int thread)
+{
+    (void)arg, (void)thread;
+    atomic_store(&cancelled.result, lapse_cancel(cancelled.s, "o", LAPSE_ANY));
+    atomic_store(&cancelled.done, 1);
+}
+
+/* One that is ended in the midst of a turn, before COMMIT, has done nothing: that is known. */
+START_TEST(what_was_stopped_before_its_end_was_not_done)
+{
+    static const char stop[] = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE"
+                               " application_name = 'lapse' AND wait_event_type = 'Lock'";
+    place at = new_place(PG, NULL);
+    rig r = open_real(&at, NULL);
+    PGconn *holder = connect_app(&at), *app = connect_app(&at);
+    put(r.s, "q", "o", LAPSE_HOURS(1));
+    cancelled.s = r.s;
+    bool met = false;
+    for (int i = 0; i < 20 && !met; i++) { /* The wait for the row may be over too soon. */
+        crew c;
+        sql(holder, "BEGIN");
+        sql(holder, "SELECT FROM lapse_order FOR UPDATE");
+        atomic_store(&cancelled.done, 0);
+        crew_start(&c, 1, cancel_one, NULL);
+        while (!met && !atomic_load(&cancelled.done))
+            met = number(app, stop) > 0;
+        crew_join(&c);
+        sql(holder, "ROLLBACK");
+    }
+    ck_assert(met);
+    ck_assert_int_eq(atomic_load(&cancelled.result), LAPSE_EOFFLINE);
+    ck_assert_int_eq(lapse_cancel(r.s, "o", LAPSE_ANY), LAPSE_FATE_CANCELLED);
+    PQfinish(app);
+    PQfinish(holder);
+    rig_close(&r);
+}
+END_TEST
+
 static atomic_int signals;
 
 static void count_signal(int number_of_signal)
@@ -377,6 +444,58 @@ START_TEST(p57_a_killed_server_loses_nothing_that_was_answered)
 }
 END_TEST
 
+static void run_script(int port_wait, const char *verb, const char *folder, const char *errors,
+                       char *line, size_t size)
+{
+    char command[1024];
+    snprintf(command, sizeof command, "LAPSE_PORT_WAIT=%d '%s/postgresql' %s '%s' %ld 2>'%s'",
+             port_wait, LAPSE_SERVERS, verb, folder, (long)getpid(), errors);
+    FILE *out = popen(command, "r");
+    ck_assert_ptr_nonnull(out);
+    if (fgets(line, (int)size, out) != NULL)
+        line[strcspn(line, "\n")] = '\0';
+    ck_assert_int_eq(pclose(out), 0);
+}
+
+static int port_of(const char *url)
+{
+    return atoi(strrchr(url, ':') + 1);
+}
+
+/* The script that these tests start it with: a server that was killed comes back on its port,
+ * or on another when somebody has taken that meanwhile, and says so. */
+START_TEST(a_port_may_be_taken_meanwhile)
+{
+    char folder[400], errors[400], before[200] = "", after[200] = "", said[200] = "";
+    new_path(folder, sizeof folder, "server");
+    new_path(errors, sizeof errors, "said");
+    run_script(30, "start", folder, errors, before, sizeof before);
+    run_script(30, "kill", folder, errors, after, sizeof after);
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons((uint16_t)port_of(before)),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int taken_by = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(setsockopt(taken_by, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int)), 0);
+    ck_assert_int_eq(bind(taken_by, (struct sockaddr *)&a, sizeof a), 0);
+    ck_assert_int_eq(listen(taken_by, 1), 0);
+    run_script(0, "start", folder, errors, after, sizeof after);
+    ck_assert_int_ne(port_of(after), port_of(before));
+    FILE *file = fopen(errors, "r");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_ptr_nonnull(fgets(said, sizeof said, file));
+    fclose(file);
+    ck_assert_ptr_nonnull(strstr(said, "is taken"));
+    PGconn *conn = PQconnectdb(after);
+    ck_assert_msg(PQstatus(conn) == CONNECTION_OK, "%s", PQerrorMessage(conn));
+    PQfinish(conn);
+    run_script(30, "kill", folder, errors, before, sizeof before);
+    run_script(30, "start", folder, errors, before, sizeof before);
+    ck_assert_str_eq(before, after); /* It stays there. */
+    run_script(30, "stop", folder, errors, before, sizeof before);
+    close(taken_by);
+}
+END_TEST
+
 /* -- Others ------------------------------------------------------------------------------------- */
 
 /* Threads of this store and an application change the same ids in opposite orders. */
@@ -431,6 +550,46 @@ START_TEST(deadlocks_are_nobodys_error)
 }
 END_TEST
 
+/* Nobody waits for as long as somebody else's lock: opening ends with an error, and a
+ * scheduler whose connection was ended meanwhile closes. */
+START_TEST(a_locked_table_does_not_hold_up_the_opening)
+{
+    place made = new_place(PG, "lease=3s"), at = made;
+    add_option(&at, "migrate=no");
+    lapse *s = NULL;
+    rig r = open_real(&made, NULL);
+    PGconn *holder = connect_app(&at);
+    sql(holder, "BEGIN");
+    sql(holder, "LOCK TABLE lapse_meta");
+    EXPECT_ERROR(lapse_open(at.url, NULL, &s), LAPSE_ETIMEOUT, "the table, for too long");
+    ck_assert_ptr_null(s);
+    number(holder, "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE"
+                   " application_name = 'lapse'");
+    ck_assert_int_lt(lapse_put(r.s, &(lapse_spec){.id = "o", .delay = LAPSE_HOURS(1)}), 0);
+    rig_close(&r);
+    sql(holder, "ROLLBACK");
+    ck_assert_int_eq(lapse_open(at.url, NULL, &s), 0);
+    ck_assert_int_eq(lapse_close(s, LIMIT), 0);
+    PQfinish(holder);
+}
+END_TEST
+
+/* Who lets us in and then says nothing is given up too. */
+START_TEST(a_silent_server_does_not_hold_up_the_opening)
+{
+    place made = new_place(PG, "lease=3s"), at = made;
+    add_option(&at, "migrate=no");
+    rig r = open_real(&made, NULL);
+    rig_close(&r);
+    proxy p;
+    lapse *s = NULL;
+    place through = open_proxy(&p, &at);
+    atomic_store(&p.mute, true);
+    EXPECT_ERROR(lapse_open(through.url, NULL, &s), LAPSE_EOFFLINE, "not answered in time");
+    close_proxy(&p);
+}
+END_TEST
+
 /* A child that ends, or opens a store of its own, is not noticed by its parent. */
 START_TEST(a_child_leaves_the_parents_connection_alone)
 {
@@ -458,6 +617,60 @@ START_TEST(a_child_leaves_the_parents_connection_alone)
     }
     ck_assert_uint_eq(stats_of(r.s).pending, 3);
     rig_close(&r);
+}
+END_TEST
+
+/* -- Many queues ------------------------------------------------------------------------------- */
+
+static atomic_int taken;
+
+static void take_two(void *arg, int thread)
+{
+    (void)thread;
+    for (int i = 0; i < 2; i++) {
+        const lapse_order *order;
+        int result = lapse_take(arg, NULL, LIMIT, &order);
+        if (result != 1 || strcmp(order->id, i ? "new" : "first") != 0)
+            complain("%d: %s", result, result == 1 ? order->id : lapse_error_detail());
+        else if (lapse_settle(arg, order->fence, LAPSE_DONE, 0, NULL) != 0)
+            complain("%s", lapse_error_detail());
+        atomic_fetch_add(&taken, 1);
+    }
+}
+
+/* Who takes from any queue has to know all of them: they are looked for again only when
+ * something was put into one that was not known, which is found at once. */
+START_TEST(names_are_not_looked_for_with_each_order)
+{
+    place at = new_place(PG, "poll=1m&options=-c%20track_functions%3Dall");
+    rig r = open_real(&at, NULL);
+    put(r.s, "q", "first", 0);
+    atomic_store(&taken, 0);
+    crew c;
+    crew_start(&c, 1, take_two, r.s);
+    ck_assert(wait_until(has_run, &taken));
+    for (int i = 0; i < 100; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "%d", i);
+        put(r.s, "q", id, LAPSE_HOURS(1));
+    }
+    put(r.s, "unknown", "new", 0);
+    crew_join(&c);
+    check_calm();
+    rig_close(&r); /* Its connection tells what it counted. */
+    PGconn *app = connect_app(&at);
+    char text[200];
+    snprintf(text, sizeof text,
+             "SELECT coalesce(sum(calls), 0) FROM pg_stat_user_functions WHERE schemaname = '%s'"
+             " AND funcname = 'lapse_queues'",
+             schema_of(&at));
+    long calls = 0;
+    for (lapse_ns until = now_ns() + LIMIT; calls == 0 && now_ns() < until; pause_ms(10))
+        calls = number(app, text);
+    printf("%ld looks for names\n", calls);
+    ck_assert_int_gt(calls, 0);
+    ck_assert_int_lt(calls, 20);
+    PQfinish(app);
 }
 END_TEST
 
@@ -555,10 +768,16 @@ static void fill_suite(Suite *suite)
     tcase_add_test(group, a_lost_settlement_is_done_once);
     tcase_add_test(group, p62_the_link_drops_and_comes_back);
     tcase_add_test(group, p62_connections_are_ended_one_by_one);
+    tcase_add_test(group, an_idle_connection_may_be_ended);
+    tcase_add_test(group, what_was_stopped_before_its_end_was_not_done);
     tcase_add_test(group, no_signal_reaches_the_host);
     group = add_group(suite, "the server and others");
     tcase_add_test(group, p57_a_killed_server_loses_nothing_that_was_answered);
+    tcase_add_test(group, a_port_may_be_taken_meanwhile);
     tcase_add_test(group, deadlocks_are_nobodys_error);
+    tcase_add_test(group, a_locked_table_does_not_hold_up_the_opening);
+    tcase_add_test(group, a_silent_server_does_not_hold_up_the_opening);
+    tcase_add_test(group, names_are_not_looked_for_with_each_order);
     tcase_add_test(group, a_child_leaves_the_parents_connection_alone);
     tcase_add_loop_test(group, p57_each_order_is_claimed_once_by_many, 0, 2);
 }
