@@ -40,10 +40,12 @@ test "$(readlink "$lib/liblapse.so.${version%%.*}")" = "liblapse.so.$version"
 echo "ok: names of the shared library"
 
 # Exactly the functions that the headers declare are visible.
+libpq=$(pkg-config --cflags libpq 2>/dev/null || :)
 nm -D --defined-only "$lib/liblapse.so" | awk '{ print $3 }' | sort >"$work/visible"
+# shellcheck disable=SC2086 # Its words are split on purpose.
 for header in "$prefix/include"/*.h; do
     printf '#include <%s>\n' "$(basename "$header")"
-done | "$cc" -E -P -I "$prefix/include" - |
+done | "$cc" -E -P -I "$prefix/include" $libpq - |
     tr '\n' ' ' | tr ';' '\n' | grep 'visibility' |
     sed 's/.*[ *]\(lapse_[a-z_]*\)(.*/\1/' | sort >"$work/declared"
 test -s "$work/declared"
