@@ -79,8 +79,9 @@ class Pool:
             for parent in folder.parents:
                 if parent.stat().st_uid == 0 and parent != Path("/"):
                     parent.chmod(parent.stat().st_mode | 0o011)
+        bare = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}  # a sanitizer is ours
         self.process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command, env=bare, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
