@@ -465,15 +465,16 @@ static int find_schema(const session *s, char **schema)
     return code;
 }
 
-/* A fence is above all earlier ones, also when the server came back with an older sequence: it
- * never stands behind the clock. Nobody else moves it meanwhile; claims only count it up. */
-static int anchor_fence(const session *s, const char *schema)
+/* Fences and generations are above all earlier ones, also when the server came back with older
+ * sequences: they never stand behind the clock. Nobody else moves them meanwhile; claims and
+ * orders only count them up, slower than the clock. */
+static int anchor_sequences(const session *s, const char *schema)
 {
     char *sql = lp_postgresql_expand(
         "DO $$ DECLARE us bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;"
         " BEGIN PERFORM pg_advisory_xact_lock('@fence'::regclass::oid::bigint);"
-        " IF (SELECT last_value FROM @fence) < us - 1000000 THEN PERFORM setval('@fence', us);"
-        " END IF; END $$",
+        " IF (SELECT last_value FROM @fence) < us THEN PERFORM setval('@fence', us); END IF;"
+        " IF (SELECT last_value FROM @seq) < us THEN PERFORM setval('@seq', us); END IF; END $$",
         schema);
     if (!sql)
         return lp_fail_memory();
@@ -533,7 +534,7 @@ static int connect_and_set_up(session *s, const settings *options, char **schema
     if (code == LAPSE_OK)
         code = lp_postgresql_schema(s, *schema, may_migrate);
     if (code == LAPSE_OK)
-        code = anchor_fence(s, *schema);
+        code = anchor_sequences(s, *schema);
     if (code == LAPSE_OK)
         code = end_set_up(s);
     if (code == LAPSE_OK)

@@ -378,6 +378,30 @@ START_TEST(the_right_indexes_are_used_without_statistics)
 }
 END_TEST
 
+/* A backup, or a server that took over without the last writes, has older sequences. */
+START_TEST(what_came_back_gives_nothing_twice)
+{
+    place at = new_place(PG, NULL);
+    rig r = open_real(&at, NULL);
+    const lapse_order *order;
+    PGconn *app = connect_app(&at);
+    int64_t generation = 0, fence = 0;
+    for (int i = 0; i < 3; i++) {
+        sql(app, "SELECT setval('lapse_seq', 1), setval('lapse_fence', 1)");
+        reopen_place(&at, &r, NULL);
+        int64_t next = lapse_put(r.s, &(lapse_spec){.id = "o", .queue = "q"});
+        ck_assert_int_gt(next, generation);
+        generation = next;
+        ck_assert_int_eq(lapse_poll(r.s, "q", &order), 1);
+        ck_assert_int_gt(order->fence, fence);
+        fence = order->fence;
+        settle(r.s, fence, LAPSE_DONE);
+    }
+    PQfinish(app);
+    rig_close(&r);
+}
+END_TEST
+
 static void fill_suite(Suite *suite)
 {
     TCase *group = add_group(suite, "tables");
@@ -392,6 +416,7 @@ static void fill_suite(Suite *suite)
     tcase_add_test(group, newer_tables_are_refused);
     tcase_add_test(group, every_version_so_far_can_be_opened);
     tcase_add_test(group, the_newest_golden_file_is_of_these_tables);
+    tcase_add_test(group, what_came_back_gives_nothing_twice);
     tcase_add_test(group, the_right_indexes_are_used_without_statistics);
 }
 
