@@ -16,17 +16,6 @@ static int read_engine(const lp_url_option *option, memory *m)
     return LAPSE_OK;
 }
 
-static int read_overflow(const lp_url_option *option, memory *m)
-{
-    if (lp_url_value_is(option, "refuse"))
-        m->config.overflow = LAPSE_REFUSE;
-    else if (lp_url_value_is(option, "dead_letter_oldest"))
-        m->config.overflow = LAPSE_DEAD_LETTER_OLDEST;
-    else
-        return lp_url_refuse(option, "refuse or dead_letter_oldest");
-    return LAPSE_OK;
-}
-
 static int read_slots(const lp_url_option *option, memory *m)
 {
     uint64_t n;
@@ -47,18 +36,9 @@ static int read_option(const lp_url_option *option, memory *m)
         return lp_url_duration(option, LAPSE_US(1), LAPSE_HOURS(1), &m->timer_config.tick);
     if (lp_url_is(option, "slots"))
         return read_slots(option, m);
-    if (lp_url_is(option, "max_pending"))
-        return lp_url_number(option, 0, UINT64_MAX, &m->config.max_pending);
-    if (lp_url_is(option, "max_dead"))
-        return lp_url_number(option, 0, UINT64_MAX, &m->config.max_dead);
-    if (lp_url_is(option, "keep"))
-        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &m->config.keep);
-    if (lp_url_is(option, "lease"))
-        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &m->config.lease);
-    if (lp_url_is(option, "stuck_after"))
-        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &m->config.stuck_after);
-    if (lp_url_is(option, "overflow"))
-        return read_overflow(option, m);
+    int code = lp_url_common(option, &m->config);
+    if (code <= 0)
+        return code;
     return lp_fail(LAPSE_EURL,
                    "memory: has no option %s: use engine, tick, slots, max_pending, overflow, "
                    "keep, max_dead, lease, stuck_after",

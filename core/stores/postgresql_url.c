@@ -8,17 +8,6 @@
 #include "stores/postgresql.h"
 #include "stores/url.h"
 
-static int read_overflow(const lp_url_option *option, lp_store_config *config)
-{
-    if (lp_url_value_is(option, "refuse"))
-        config->overflow = LAPSE_REFUSE;
-    else if (lp_url_value_is(option, "dead_letter_oldest"))
-        config->overflow = LAPSE_DEAD_LETTER_OLDEST;
-    else
-        return lp_url_refuse(option, "refuse or dead_letter_oldest");
-    return LAPSE_OK;
-}
-
 static int read_migrate(const lp_url_option *option, settings *out)
 {
     if (!lp_url_value_is(option, "yes") && !lp_url_value_is(option, "no"))
@@ -71,26 +60,17 @@ static int refuse_option(const lp_url_option *option)
 /* 1: it is libpq's. */
 static int read_option(const lp_url_option *option, lp_store_config *config, settings *out)
 {
-    if (lp_url_is(option, "max_pending"))
-        return lp_url_number(option, 0, UINT64_MAX, &config->max_pending);
-    if (lp_url_is(option, "max_dead"))
-        return lp_url_number(option, 0, UINT64_MAX, &config->max_dead);
-    if (lp_url_is(option, "keep")) {
+    if (lp_url_is(option, "keep"))
         out->keep_given = true;
-        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &config->keep);
-    }
-    if (lp_url_is(option, "lease"))
-        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &config->lease);
-    if (lp_url_is(option, "stuck_after"))
-        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &config->stuck_after);
-    if (lp_url_is(option, "overflow"))
-        return read_overflow(option, config);
     if (lp_url_is(option, "poll"))
         return lp_url_duration(option, LAPSE_MS(1), LAPSE_HOURS(1), &out->poll);
     if (lp_url_is(option, "schema"))
         return read_schema(option, out);
     if (lp_url_is(option, "migrate"))
         return read_migrate(option, out);
+    int code = lp_url_common(option, config);
+    if (code <= 0)
+        return code;
     return is_libpq(option) ? 1 : refuse_option(option);
 }
 
@@ -158,10 +138,7 @@ int lp_postgresql_read_url(lp_store_config *config, settings *out)
         code = check_conninfo(out->conninfo);
     if (code < 0)
         return code;
-    if (config->max_dead == 0)
-        config->max_dead = 10000;
-    if (config->lease == 0)
-        config->lease = LAPSE_SECONDS(30);
+    lp_url_fill_in(config);
     return LAPSE_OK;
 }
 

@@ -33,37 +33,17 @@ static int read_path(const char *url, char **out)
     return LAPSE_OK;
 }
 
-static int read_overflow(const lp_url_option *option, lp_store_config *config)
-{
-    if (lp_url_value_is(option, "refuse"))
-        config->overflow = LAPSE_REFUSE;
-    else if (lp_url_value_is(option, "dead_letter_oldest"))
-        config->overflow = LAPSE_DEAD_LETTER_OLDEST;
-    else
-        return lp_url_refuse(option, "refuse or dead_letter_oldest");
-    return LAPSE_OK;
-}
-
 static int read_option(const lp_url_option *option, lp_store_config *config, settings *out)
 {
-    if (lp_url_is(option, "max_pending"))
-        return lp_url_number(option, 0, UINT64_MAX, &config->max_pending);
-    if (lp_url_is(option, "max_dead"))
-        return lp_url_number(option, 0, UINT64_MAX, &config->max_dead);
-    if (lp_url_is(option, "keep")) {
+    if (lp_url_is(option, "keep"))
         out->keep_given = true;
-        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &config->keep);
-    }
-    if (lp_url_is(option, "lease"))
-        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &config->lease);
-    if (lp_url_is(option, "stuck_after"))
-        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &config->stuck_after);
-    if (lp_url_is(option, "overflow"))
-        return read_overflow(option, config);
     if (lp_url_is(option, "poll"))
         return lp_url_duration(option, LAPSE_MS(1), LAPSE_HOURS(1), &out->poll);
     if (lp_url_is(option, "busy"))
         return lp_url_duration(option, LAPSE_MS(1), LAPSE_HOURS(1), &out->busy);
+    int code = lp_url_common(option, config);
+    if (code <= 0)
+        return code;
     return lp_fail(LAPSE_EURL,
                    "sqlite: has no option %s: use max_pending, overflow, keep, max_dead, lease, "
                    "stuck_after, poll, busy",
@@ -92,9 +72,6 @@ int lp_sqlite_read_url(lp_store_config *config, settings *out)
         code = read_path(config->url, &out->path);
     if (code < 0)
         return code;
-    if (config->max_dead == 0)
-        config->max_dead = 10000;
-    if (config->lease == 0)
-        config->lease = LAPSE_SECONDS(30);
+    lp_url_fill_in(config);
     return LAPSE_OK;
 }

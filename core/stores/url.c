@@ -140,6 +140,44 @@ int lp_url_duration(const lp_url_option *option, lapse_ns min, lapse_ns max, lap
     return bad(LAPSE_EURL, option, "a number with a unit, as 500us, 10ms, 2s, 30m");
 }
 
+/* -- What every store has -- */
+
+static int read_overflow(const lp_url_option *option, lp_store_config *config)
+{
+    if (lp_url_value_is(option, "refuse"))
+        config->overflow = LAPSE_REFUSE;
+    else if (lp_url_value_is(option, "dead_letter_oldest"))
+        config->overflow = LAPSE_DEAD_LETTER_OLDEST;
+    else
+        return lp_url_refuse(option, "refuse or dead_letter_oldest");
+    return LAPSE_OK;
+}
+
+int lp_url_common(const lp_url_option *option, lp_store_config *config)
+{
+    if (lp_url_is(option, "max_pending"))
+        return lp_url_number(option, 0, UINT64_MAX, &config->max_pending);
+    if (lp_url_is(option, "max_dead"))
+        return lp_url_number(option, 0, UINT64_MAX, &config->max_dead);
+    if (lp_url_is(option, "keep"))
+        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &config->keep);
+    if (lp_url_is(option, "lease"))
+        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &config->lease);
+    if (lp_url_is(option, "stuck_after"))
+        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &config->stuck_after);
+    if (lp_url_is(option, "overflow"))
+        return read_overflow(option, config);
+    return 1;
+}
+
+void lp_url_fill_in(lp_store_config *config)
+{
+    if (config->max_dead == 0)
+        config->max_dead = 10000;
+    if (config->lease == 0)
+        config->lease = LAPSE_SECONDS(30);
+}
+
 /* -- The place -- */
 
 static int hex_digit(char c)

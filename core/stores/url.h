@@ -9,7 +9,7 @@
 #ifndef LP_URL_H
 #define LP_URL_H
 
-#include "lapse.h"
+#include "stores/store.h"
 
 /* One option of the query: pointers into the URL, not terminated. */
 typedef struct lp_url_option {
@@ -34,6 +34,13 @@ int lp_url_refuse(const lp_url_option *option, const char *wanted);
  * is outside `min` to `max`. */
 int lp_url_duration(const lp_url_option *option, lapse_ns min, lapse_ns max, lapse_ns *out);
 int lp_url_number(const lp_url_option *option, uint64_t min, uint64_t max, uint64_t *out);
+
+/* Read an option that every store has into `config`: max_pending, max_dead, keep, lease,
+ * stuck_after, overflow. 1: it is none of these. */
+int lp_url_common(const lp_url_option *option, lp_store_config *config);
+
+/* What a durable store takes where nobody said anything. */
+void lp_url_fill_in(lp_store_config *config);
 
 /* What stands between "scheme://" and the options, %-decoded, from malloc; NULL: not given.
  * `port` is 0 when none is given. An IPv6 host is without its brackets; `path` is what follows
