@@ -735,6 +735,8 @@ def test_p35_the_interpreter_ends(ending):
         )
         assert done.returncode == expected, done.stderr
         told = [line for line in done.stderr.splitlines() if "ask" not in line[:4]]
+        if ending == "unfinished":  # a task may not have begun
+            told = [line for line in told if not line.endswith("was never awaited")]
         assert told == [] or ending == "raises", done.stderr  # of tasks tells asyncio
         assert "Fatal" not in done.stderr
 
