@@ -99,7 +99,7 @@ static void read_names(work *w, const PGresult *r, size_t at)
             break;
         d->queues[d->queue_count++] = copy;
     }
-    if (d->queue_count)
+    if (d->queues && d->queue_count)
         qsort(d->queues, d->queue_count, sizeof *d->queues, compare_names);
     w->no_memory = w->no_memory || d->queue_count < count;
 }

@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -58,8 +59,10 @@ def free_port() -> int:
 class Pool:
     """PgBouncer before a server, in one of its modes."""
 
-    def __init__(self, server: Server, folder: Path, mode: str) -> None:
+    def __init__(self, server: Server, mode: str) -> None:
         self.port = free_port()
+        # Where its user can reach it: pytest closes its own folders to others.
+        folder = self.folder = Path(tempfile.mkdtemp(prefix="lapse-pool-", dir="/tmp"))
         config = folder / "pgbouncer.ini"
         users = folder / "users.txt"
         users.write_text('"postgres" ""\n')
@@ -76,9 +79,6 @@ class Pool:
             for path in (config, users):
                 shutil.chown(path, "postgres")
             command = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", *command]
-            for parent in folder.parents:
-                if parent.stat().st_uid == 0 and parent != Path("/"):
-                    parent.chmod(parent.stat().st_mode | 0o011)
         bare = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}  # a sanitizer is ours
         self.process = subprocess.Popen(
             command, env=bare, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -100,3 +100,4 @@ class Pool:
     def stop(self) -> None:
         self.process.terminate()
         self.process.wait()
+        shutil.rmtree(self.folder)

@@ -209,8 +209,8 @@ def test_the_guide_runs(url):
 
 
 @pytest.mark.parametrize("mode", ["session", "transaction"])
-def test_pgbouncer(server, url, tmp_path, mode):
-    pool = Pool(server, tmp_path, mode)
+def test_pgbouncer(server, url, mode):
+    pool = Pool(server, mode)
     try:
         if mode == "transaction":
             with pytest.raises(lapse.Unsupported, match="transaction mode.*LISTEN"):
