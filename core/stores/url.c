@@ -312,8 +312,8 @@ static int check_hosts(const char *hosts, size_t len)
 
 int lp_url_check_place(const char *url)
 {
-    const char *at;
-    size_t all, len;
+    const char *at = url;
+    size_t all = 0, len = 0;
     int code = find_place(url, &at, &all, &len);
     if (code < 0)
         return code;
@@ -327,8 +327,8 @@ int lp_url_check_place(const char *url)
 
 static int read_place(const char *url, lp_url_place *out)
 {
-    const char *at;
-    size_t all, len;
+    const char *at = url;
+    size_t all = 0, len = 0;
     int found = find_place(url, &at, &all, &len);
     if (found < 0)
         return found;
