@@ -185,6 +185,24 @@ struct lp_durable {
 lp_loan *lp_loan_make(const char *id, size_t id_len, const char *queue, const void *payload,
                       size_t payload_len);
 
+/* -- What every such store does with jobs -- */
+
+/* Whether its answer is a promise that a power failure must not break. */
+bool lp_job_is_promise(const lp_job *j);
+
+/* Whether it changes nothing. */
+bool lp_job_is_look(const lp_job *j);
+
+/* At the start of a turn: no job has anything of an answer, and where a walk stands is kept in
+ * its `row`, so that lp_job_undo brings back also what was not come to. */
+void lp_turn_begin(lp_turn *t);
+
+/* It is answered by an error, which lp_fail has said. */
+void lp_job_fail(lp_job *j, int64_t code);
+
+/* As it was before it was answered, for another try. */
+void lp_job_undo(lp_job *j);
+
 /* Whether an application may put this on its own connection; not its id and time. */
 int lp_durable_check_spec(const lapse_spec *spec);
 

@@ -233,7 +233,7 @@ static lapse_ns poll_every(const lp_durable *d)
 static int turn(lp_durable *durable, lp_turn *t)
 {
     postgresql_store *d = (postgresql_store *)durable;
-    t->loans = NULL;
+    lp_turn_begin(t);
     if (d->outdated || lp_postgresql_is_dead(&d->s)) {
         int code = connect_store(d, false);
         if (code < 0)

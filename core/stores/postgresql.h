@@ -329,13 +329,6 @@ int lp_postgresql_turn(postgresql_store *d, lp_turn *t);
 /* Add the statement for the job at `at`, and for those after it that share it unless it is to
  * be `alone`; how many that are, 0 when it could not be added. */
 size_t lp_postgresql_ask(work *w, size_t at, bool alone);
-bool lp_postgresql_is_look(const lp_job *j);
-bool lp_postgresql_is_promise(const lp_job *j);
-/* The answer of a job that failed: lp_fail was called. */
-void lp_postgresql_refuse(lp_job *j, int code);
-
-/* A job as it was before it was answered. */
-void lp_postgresql_undo(lp_job *j);
 
 /* -- postgresql_claim.c -- */
 

@@ -5,53 +5,6 @@
 #include "base/error.h"
 #include "stores/postgresql.h"
 
-bool lp_postgresql_is_look(const lp_job *j)
-{
-    return j->op == LP_GET || j->op == LP_HOLDS || j->op == LP_LIST || j->op == LP_COUNT ||
-           j->op == LP_QUEUES;
-}
-
-bool lp_postgresql_is_promise(const lp_job *j)
-{
-    return j->op == LP_SCHEDULE || j->op == LP_CANCEL || j->op == LP_RESCHEDULE ||
-           j->op == LP_REQUEUE || j->op == LP_PURGE;
-}
-
-static bool is_settlement(const lp_job *j)
-{
-    return j->op == LP_END || j->op == LP_AGAIN || j->op == LP_DIE || j->op == LP_RENEW;
-}
-
-void lp_postgresql_refuse(lp_job *j, int code)
-{
-    j->answer = code;
-    if (!is_settlement(j))
-        j->detail = strdup(lapse_error_detail());
-}
-
-static bool walks(const lp_job *j)
-{
-    return j->op == LP_LIST || j->op == LP_QUEUES;
-}
-
-void lp_postgresql_undo(lp_job *j)
-{
-    if (walks(j)) {
-        *j->cursor = (uint64_t)j->row;
-        for (int64_t i = 0; i < j->answer; i++)
-            lapse_info_free(&j->infos[i]);
-    } else if (j->infos && (j->died || (j->op == LP_GET && j->answer == LAPSE_OK))) {
-        lapse_info_free(j->infos);
-        *j->infos = (lapse_info){0};
-    }
-    free(j->detail);
-    free(j->of_queue);
-    j->detail = j->of_queue = NULL;
-    j->answer = 0;
-    j->running_fence = 0;
-    j->died = j->replaced = false;
-}
-
 static int64_t max_dead(const work *w)
 {
     uint64_t most = w->d->config.max_dead;
@@ -119,9 +72,9 @@ static void read_put(work *w, const PGresult *r, size_t at)
     lp_job *j = w->t->jobs[at];
     j->answer = lp_value_number(r, 0, 0);
     if (j->answer == 0)
-        lp_postgresql_refuse(j, exists(j, "pending"));
+        lp_job_fail(j, exists(j, "pending"));
     else if (j->answer < 0)
-        lp_postgresql_refuse(j, full(w));
+        lp_job_fail(j, full(w));
     j->replaced = lp_value_bool(r, 0, 1);
     j->running_fence = lp_value_number(r, 0, 2);
     if (PQnfields(r) > 3) {
@@ -161,12 +114,12 @@ static void read_requeue(work *w, const PGresult *r, size_t at)
     j->died = lp_value_number(r, 0, 1) > 0;
     w->dead_dropped += (uint64_t)lp_value_number(r, 0, 2);
     if (j->answer == 0)
-        lp_postgresql_refuse(j, lp_fail(LAPSE_EUNKNOWN, "there is no dead letter %s",
-                                        lp_text_quote(j->id, j->id_len)));
+        lp_job_fail(j, lp_fail(LAPSE_EUNKNOWN, "there is no dead letter %s",
+                               lp_text_quote(j->id, j->id_len)));
     else if (j->answer == -1)
-        lp_postgresql_refuse(j, full(w));
+        lp_job_fail(j, full(w));
     else if (j->answer < 0)
-        lp_postgresql_refuse(j, exists(j, j->answer == -2 ? "pending" : "running"));
+        lp_job_fail(j, exists(j, j->answer == -2 ? "pending" : "running"));
 }
 
 static bool ask_requeue(work *w, size_t at)
@@ -298,7 +251,7 @@ static void read_settled(work *w, const PGresult *r, size_t at)
 {
     lp_job *j = w->t->jobs[at];
     if (PQntuples(r) == 0 || PQgetisnull(r, 0, 0))
-        lp_postgresql_refuse(j, stale(j));
+        lp_job_fail(j, stale(j));
     else
         j->answer = lp_value_small(r, 0, 0);
 }
@@ -346,7 +299,7 @@ static void read_renewed(work *w, const PGresult *r, size_t at)
 {
     lp_job *j = w->t->jobs[at];
     if (PQntuples(r) == 0)
-        lp_postgresql_refuse(j, stale(j));
+        lp_job_fail(j, stale(j));
     else
         j->answer = LAPSE_OK;
 }
@@ -402,8 +355,8 @@ static bool ask_one(work *w, size_t at)
     case LP_QUEUES:
         return lp_postgresql_ask_look(w, at);
     default:
-        lp_postgresql_refuse(
-            j, lp_fail(LAPSE_EUNSUPPORTED, "the postgresql store cannot do that (%d)", j->op));
+        lp_job_fail(j,
+                    lp_fail(LAPSE_EUNSUPPORTED, "the postgresql store cannot do that (%d)", j->op));
         return true;
     }
 }
@@ -411,11 +364,6 @@ static bool ask_one(work *w, size_t at)
 size_t lp_postgresql_ask(work *w, size_t at, bool alone)
 {
     lp_job *j = w->t->jobs[at];
-    j->detail = j->of_queue = NULL;
-    j->died = j->replaced = false;
-    j->running_fence = 0;
-    if (walks(j))
-        j->row = (int64_t)*j->cursor;
     if (j->op == LP_END)
         return ask_end(w, at, alone);
     return ask_one(w, at) ? 1 : 0;

@@ -76,14 +76,14 @@ static void read_get(work *w, const PGresult *r, size_t at)
     lp_job *j = w->t->jobs[at];
     lapse_state state = PQntuples(r) ? state_of(w, r, 0, j->unstarted) : 0;
     if (state == 0) {
-        lp_postgresql_refuse(
+        lp_job_fail(
             j, lp_fail(LAPSE_EUNKNOWN, "no order %s is known", lp_text_quote(j->id, j->id_len)));
         return;
     }
     int code = lp_postgresql_look(w, r, 0, state, j->infos);
     j->answer = code;
     if (code < 0) {
-        lp_postgresql_refuse(j, code);
+        lp_job_fail(j, code);
     } else if (state == LAPSE_STATE_PENDING && is_held(w, r, 0)) {
         j->infos->attempt--; /* This delivery has not started. */
         j->infos->due = lp_postgresql_time(w, lp_value_number(r, 0, COL_DUE));
@@ -163,7 +163,7 @@ static void read_list(work *w, const PGresult *r, size_t at)
         if (code < 0) {
             while (n)
                 lapse_info_free(&j->infos[--n]);
-            lp_postgresql_refuse(j, code);
+            lp_job_fail(j, code);
             return;
         }
         n++;

@@ -232,8 +232,8 @@ static int ask_carefully(work *w)
         lp_postgresql_send(w->s, ST_JOB_END, NULL, NULL, 0);
         if (lp_postgresql_exchange(w->s, w, true) == LAPSE_OK)
             continue;
-        lp_postgresql_undo(j);
-        lp_postgresql_refuse(j, lp_postgresql_error(w->s));
+        lp_job_undo(j);
+        lp_job_fail(j, lp_postgresql_error(w->s));
         w->hint_count = hints;
         w->dead_dropped = dropped;
         if (undo_part(w) != LAPSE_OK)
@@ -282,7 +282,7 @@ static bool is_limited(const work *w)
 static bool changes(const lp_turn *t)
 {
     for (size_t i = 0; i < t->job_count; i++)
-        if (!lp_postgresql_is_look(t->jobs[i]))
+        if (!lp_job_is_look(t->jobs[i]))
             return true;
     return false;
 }
@@ -290,7 +290,7 @@ static bool changes(const lp_turn *t)
 static bool promises(const lp_turn *t)
 {
     for (size_t i = 0; i < t->job_count; i++)
-        if (lp_postgresql_is_promise(t->jobs[i]))
+        if (lp_job_is_promise(t->jobs[i]))
             return true;
     return false;
 }
@@ -316,7 +316,7 @@ static int do_all(work *w, bool careful)
 static void undo_turn(work *w)
 {
     for (size_t i = 0; i < w->t->job_count; i++)
-        lp_postgresql_undo(w->t->jobs[i]);
+        lp_job_undo(w->t->jobs[i]);
     drop_loans(w, &w->t->loans);
     memset(w->d->floors, 0, sizeof w->d->floors);
     w->d->orders = -1;
@@ -351,13 +351,13 @@ static int fail_lost(const work *w, bool committing)
                    w->s->words);
 }
 
-static int finish(work *w)
+static void finish(work *w)
 {
     if (w->limited)
         lp_postgresql_send(w->s, ST_ROOM_LEFT, NULL, read_left, 0);
     tell_others(w);
     lp_postgresql_send(w->s, ST_COMMIT, NULL, NULL, 0);
-    return lp_postgresql_exchange(w->s, w, true);
+    lp_postgresql_exchange(w->s, w, true);
 }
 
 static int take_once(postgresql_store *d, lp_turn *t, bool careful, bool backwards)
@@ -368,10 +368,9 @@ static int take_once(postgresql_store *d, lp_turn *t, bool careful, bool backwar
     w.end = &t->loans;
     s->failed = 0;
     s->lost = false;
-    int code = do_all(&w, careful);
-    bool committing = code == LAPSE_OK && !s->lost;
+    bool committing = do_all(&w, careful) == LAPSE_OK && !s->lost;
     if (committing)
-        code = finish(&w);
+        finish(&w);
     else if (!s->failed)
         s->failed = LAPSE_ENOMEM;
     if (s->failed == 0) {
@@ -385,7 +384,6 @@ static int take_once(postgresql_store *d, lp_turn *t, bool careful, bool backwar
     if (s->lost)
         return fail_lost(&w, committing && !s->stopped);
     roll_back(s);
-    (void)code;
     return lp_postgresql_error(s);
 }
 

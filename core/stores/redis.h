@@ -183,7 +183,6 @@ int lp_redis_turn(redis_store *d, lp_turn *t);
 void lp_redis_write_job(redis_store *d, const lp_turn *t, lp_job *j);
 /* Read its answer. */
 void lp_redis_read_answer(redis_store *d, const lp_turn *t, lp_job *j, const redisReply *r);
-void lp_redis_fail_job(lp_job *j, int code); /* as lp_fail has it */
 
 /* The number at a place of an array; `none` when there is none. */
 int64_t lp_redis_at(const redisReply *r, size_t i, int64_t none);

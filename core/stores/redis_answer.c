@@ -306,8 +306,8 @@ static void read_list(redis_store *d, const lp_turn *t, lp_job *j, const redisRe
 {
     const redisReply *found = lp_redis_item(r, 5);
     if (*j->cursor && !find_walk(d, *j->cursor)) {
-        lp_redis_fail_job(j, lp_fail(LAPSE_ETIMEOUT, "too many lists of orders at the same time: "
-                                                     "list again"));
+        lp_job_fail(j, lp_fail(LAPSE_ETIMEOUT, "too many lists of orders at the same time: "
+                                               "list again"));
         return;
     }
     int n = 0;
@@ -315,7 +315,7 @@ static void read_list(redis_store *d, const lp_turn *t, lp_job *j, const redisRe
         if (read_info(d, t, found->element[i], &j->infos[n]) < 0) {
             while (n)
                 lapse_info_free(&j->infos[--n]);
-            lp_redis_fail_job(j, LAPSE_ENOMEM);
+            lp_job_fail(j, LAPSE_ENOMEM);
             return;
         }
     walk *w = find_walk(d, *j->cursor);
@@ -346,8 +346,8 @@ static void read_counts(const redis_store *d, lp_job *j, const redisReply *r)
         j->counts->dead_dropped = d->dead_dropped;
     } else if (lp_redis_queue(d, j->queue) < 0) {
         *j->counts = (lp_counts){.oldest_due = LAPSE_FOREVER};
-        lp_redis_fail_job(j, lp_fail(LAPSE_EUNKNOWN, "no queue %s is known",
-                                     lp_text_quote(j->queue, strlen(j->queue))));
+        lp_job_fail(j, lp_fail(LAPSE_EUNKNOWN, "no queue %s is known",
+                               lp_text_quote(j->queue, strlen(j->queue))));
     }
 }
 
@@ -359,25 +359,13 @@ static void read_names(const redis_store *d, lp_job *j)
         if (!j->infos[n].queue) {
             while (n)
                 lapse_info_free(&j->infos[--n]);
-            lp_redis_fail_job(j, lp_fail_memory());
+            lp_job_fail(j, lp_fail_memory());
             return;
         }
     }
     if (*j->cursor >= d->queue_count)
         *j->cursor = UINT64_MAX;
     j->answer = n;
-}
-
-static bool is_settlement(const lp_job *j)
-{
-    return j->op == LP_END || j->op == LP_AGAIN || j->op == LP_DIE || j->op == LP_RENEW;
-}
-
-void lp_redis_fail_job(lp_job *j, int code)
-{
-    j->answer = code;
-    if (!is_settlement(j))
-        j->detail = strdup(lapse_error_detail());
 }
 
 static void read_done(redis_store *d, const lp_turn *t, lp_job *j, const redisReply *r)
@@ -398,7 +386,7 @@ static void read_done(redis_store *d, const lp_turn *t, lp_job *j, const redisRe
         return;
     case LP_GET:
         if (read_info(d, t, lp_redis_item(r, 1), j->infos) < 0)
-            lp_redis_fail_job(j, LAPSE_ENOMEM);
+            lp_job_fail(j, LAPSE_ENOMEM);
         return;
     case LP_DIE:
         if (j->answer == 0)
@@ -420,15 +408,12 @@ static void read_done(redis_store *d, const lp_turn *t, lp_job *j, const redisRe
 
 void lp_redis_read_answer(redis_store *d, const lp_turn *t, lp_job *j, const redisReply *r)
 {
-    j->detail = j->of_queue = NULL;
-    j->died = j->replaced = false;
-    j->running_fence = 0;
     bool is_plain = r && r->type == REDIS_REPLY_INTEGER; /* Nothing but that it was done. */
     j->answer = is_plain ? r->integer : lp_redis_at(r, 0, LAPSE_EDATA);
     if (is_plain)
         return;
     if (j->answer < 0)
-        lp_redis_fail_job(j, refuse(d, j, r));
+        lp_job_fail(j, refuse(d, j, r));
     else
         read_done(d, t, j, r);
 }

@@ -287,7 +287,7 @@ static void read_part(redis_store *d, lp_turn *t, const part *p)
     if (!is_done(p->reply)) {
         int code = fault_of(p->reply);
         for (size_t i = 0; i < p->count; i++)
-            lp_redis_fail_job(t->jobs[p->first + i], code);
+            lp_job_fail(t->jobs[p->first + i], code);
         for (size_t i = 0; p->claims && i < t->want_count; i++)
             t->wants[i].next = lp_add_ns(t->now, d->options.poll);
         return;
@@ -347,28 +347,22 @@ static bool any_reset(const part *parts, size_t count)
 
 /* -- Replicas -- */
 
-static bool is_promise(const lp_job *j)
-{
-    return brings(j) || j->op == LP_CANCEL || j->op == LP_RESCHEDULE || j->op == LP_PURGE;
-}
-
 static bool promises(const lp_turn *t)
 {
     for (size_t i = 0; i < t->job_count; i++)
-        if (is_promise(t->jobs[i]))
+        if (lp_job_is_promise(t->jobs[i]))
             return true;
     return false;
 }
 
 static void doubt(const redis_store *d, lp_job *j, long long confirmed)
 {
-    if (!is_promise(j) || j->answer < 0)
+    if (!lp_job_is_promise(j) || j->answer < 0)
         return;
-    lp_redis_fail_job(j,
-                      lp_fail(LAPSE_EUNSURE,
-                              "it was done, but %lld replicas have confirmed it and the URL says "
-                              "wait=%llu: a fail-over may lose it; look, or ask again",
-                              confirmed, (unsigned long long)d->options.wait));
+    lp_job_fail(j, lp_fail(LAPSE_EUNSURE,
+                           "it was done, but %lld replicas have confirmed it and the URL says "
+                           "wait=%llu: a fail-over may lose it; look, or ask again",
+                           confirmed, (unsigned long long)d->options.wait));
 }
 
 /* What was answered holds only once so many replicas have it. The link is lost with the answer:
@@ -494,11 +488,9 @@ static int take_turn(redis_store *d, lp_turn *t, part *parts, size_t count)
  * claimed again when its lease ends. */
 static bool only_looks(const lp_turn *t)
 {
-    for (size_t i = 0; i < t->job_count; i++) {
-        int op = t->jobs[i]->op;
-        if (op != LP_GET && op != LP_LIST && op != LP_COUNT && op != LP_QUEUES && op != LP_HOLDS)
+    for (size_t i = 0; i < t->job_count; i++)
+        if (!lp_job_is_look(t->jobs[i]))
             return false;
-    }
     return true;
 }
 
@@ -524,7 +516,7 @@ static int try_turn(redis_store *d, lp_turn *t)
 
 int lp_redis_turn(redis_store *d, lp_turn *t)
 {
-    t->loans = NULL;
+    lp_turn_begin(t);
     int code = try_turn(d, t);
     if (code == SPLIT_ANEW || (code == LAPSE_EUNSURE && only_looks(t)))
         code = try_turn(d, t);

@@ -53,56 +53,11 @@ static int64_t answer(session *s, lp_job *j)
     }
 }
 
-static bool is_look(const lp_job *j)
-{
-    return j->op == LP_GET || j->op == LP_HOLDS || j->op == LP_LIST || j->op == LP_COUNT ||
-           j->op == LP_QUEUES;
-}
-
-/* Whether its answer is a promise that a power failure must not break. */
-static bool is_promise(const lp_job *j)
-{
-    return j->op == LP_SCHEDULE || j->op == LP_CANCEL || j->op == LP_RESCHEDULE ||
-           j->op == LP_REQUEUE || j->op == LP_PURGE;
-}
-
-static bool is_settlement(const lp_job *j)
-{
-    return j->op == LP_END || j->op == LP_AGAIN || j->op == LP_DIE || j->op == LP_RENEW;
-}
-
-static bool walks(const lp_job *j)
-{
-    return j->op == LP_LIST || j->op == LP_QUEUES;
-}
-
-/* A job as it was before it was answered, for another try. */
-static void undo_answer(lp_job *j)
-{
-    if (walks(j)) {
-        *j->cursor = (uint64_t)j->row;
-        for (int64_t i = 0; i < j->answer; i++)
-            lapse_info_free(&j->infos[i]);
-    } else if (j->infos && (j->died || (j->op == LP_GET && j->answer == LAPSE_OK))) {
-        lapse_info_free(j->infos);
-        *j->infos = (lapse_info){0};
-    }
-    free(j->detail);
-    free(j->of_queue);
-    j->detail = j->of_queue = NULL;
-    j->answer = 0;
-    j->died = j->replaced = false;
-}
-
 static void answer_job(session *s, lp_job *j)
 {
-    j->detail = j->of_queue = NULL;
-    j->died = j->replaced = false;
-    if (walks(j))
-        j->row = (int64_t)*j->cursor;
     j->answer = answer(s, j);
-    if (j->answer < 0 && !is_settlement(j))
-        j->detail = strdup(lapse_error_detail());
+    if (j->answer < 0)
+        lp_job_fail(j, j->answer);
 }
 
 /* -- Answering a turn -- */
@@ -143,11 +98,10 @@ static bool answer_carefully(session *s, lp_job *j)
     if (lp_sqlite_is_lost(s))
         return false;
     int code = lp_sqlite_error(s);
-    undo_answer(j);
+    lp_job_undo(j);
     s->dead_dropped = dropped;
     s->first = first;
-    j->answer = code;
-    j->detail = strdup(lapse_error_detail());
+    lp_job_fail(j, code);
     return lp_sqlite_undo(s);
 }
 
@@ -169,7 +123,7 @@ static bool answer_all(session *s, lp_turn *t, int how)
 static void undo_turn(session *s, lp_turn *t, uint64_t dead_dropped)
 {
     for (size_t i = 0; i < t->job_count; i++)
-        undo_answer(t->jobs[i]);
+        lp_job_undo(t->jobs[i]);
     while (t->loans) {
         lp_loan *l = t->loans;
         t->loans = l->next;
@@ -311,9 +265,10 @@ static int read_turn(sqlite_store *d, lp_turn *t)
 int lp_sqlite_turn(sqlite_store *d, lp_turn *t)
 {
     bool writes = false, promises = false;
+    lp_turn_begin(t);
     for (size_t i = 0; i < t->job_count; i++) {
-        writes = writes || !is_look(t->jobs[i]);
-        promises = promises || is_promise(t->jobs[i]);
+        writes = writes || !lp_job_is_look(t->jobs[i]);
+        promises = promises || lp_job_is_promise(t->jobs[i]);
     }
     if (!writes) {
         int code = read_turn(d, t);

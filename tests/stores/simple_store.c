@@ -519,14 +519,9 @@ static int turn(lp_durable *d, lp_turn *t)
 
 static int read_option(const lp_url_option *option, lp_store_config *config)
 {
-    if (lp_url_is(option, "max_pending"))
-        return lp_url_number(option, 0, UINT64_MAX, &config->max_pending);
-    if (lp_url_is(option, "max_dead"))
-        return lp_url_number(option, 0, UINT64_MAX, &config->max_dead);
-    if (lp_url_is(option, "keep"))
-        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &config->keep);
-    if (lp_url_is(option, "lease"))
-        return lp_url_duration(option, 0, LAPSE_DELAY_MAX, &config->lease);
+    int code = lp_url_common(option, config);
+    if (code <= 0)
+        return code;
     return lp_fail(LAPSE_EURL, "test: has no option %s",
                    lp_text_quote(option->name, option->name_len));
 }

@@ -479,6 +479,40 @@ START_TEST(p65_a_lock_is_waited_for_and_then_named)
 }
 END_TEST
 
+/* A walk goes on where it was, also when a turn of others that it was part of has failed. */
+START_TEST(a_walk_keeps_its_place_when_its_turn_fails)
+{
+    enum { MANY = 10, STEP = 3 };
+    bench b = open_bench("busy=30ms");
+    for (int i = 0; i < MANY; i++) {
+        char id[8];
+        snprintf(id, sizeof id, "%d", i);
+        schedule(&b, id, 0);
+    }
+    uint64_t cursor = 0;
+    lapse_info infos[MANY + 1];
+    lp_job put = schedule_job("new", b.now);
+    lp_job walk = {.op = LP_LIST, .cursor = &cursor, .states = LAPSE_STATE_PENDING, .infos = infos};
+    walk.max = STEP;
+    ck_assert_int_eq(ask(&b, &walk), STEP);
+    uint64_t place = cursor;
+    sqlite3 *app = open_app();
+    sql(app, "BEGIN IMMEDIATE");
+    lp_job next = {.op = LP_LIST, .cursor = &cursor, .states = LAPSE_STATE_PENDING};
+    next.infos = infos + STEP;
+    next.max = MANY + 1 - STEP;
+    lp_job *jobs[] = {&put, &next};
+    ck_assert_int_eq(run_turn(&b, jobs, 2, NULL, 0, NULL), LAPSE_ETIMEOUT);
+    ck_assert_uint_eq(cursor, place);
+    sql(app, "COMMIT");
+    ck_assert_int_eq(ask(&b, &next), MANY - STEP);
+    for (int i = 0; i < MANY; i++)
+        lapse_info_free(&infos[i]);
+    sqlite3_close(app);
+    close_bench(&b);
+}
+END_TEST
+
 static void *let_go_soon(void *app)
 {
     lapse_ns until_ = boot_now() + LAPSE_MS(30);
@@ -538,6 +572,7 @@ static void fill(TCase *tests)
     tcase_add_test(tests, p64_the_order_and_its_timeout_are_committed_together);
     tcase_add_test(tests, p64_the_tables_are_made_by_who_comes_first);
     tcase_add_test(tests, p65_a_lock_is_waited_for_and_then_named);
+    tcase_add_test(tests, a_walk_keeps_its_place_when_its_turn_fails);
     tcase_add_test(tests, p65_no_caller_sees_a_lock_that_is_let_go_in_time);
 }
 
