@@ -102,6 +102,26 @@ static lp_loan *turn(lp_durable *d, lp_job *const *jobs, size_t count, unsigned 
     return t.loans;
 }
 
+/* Claim so many, and end those of one turn in the next. */
+static void take_and_end(lp_durable *d, long orders)
+{
+    static lp_job jobs[BATCH];
+    lp_job *list[BATCH];
+    size_t held = 0;
+    for (long taken = 0; taken < orders;) {
+        lp_loan *loans = turn(d, list, held, BATCH);
+        held = 0;
+        for (lp_loan *next; loans; loans = next, taken++) {
+            next = loans->next;
+            jobs[held] = (lp_job){.op = LP_END, .row = loans->row, .fence = loans->fence};
+            list[held] = &jobs[held];
+            held++;
+            free(loans);
+        }
+    }
+    turn(d, list, held, 0);
+}
+
 /* Numbers of orders a second: scheduled, and claimed and ended. */
 typedef struct rates {
     double put, take;
@@ -132,19 +152,7 @@ static rates measure_store(const char *base, long orders)
     }
     r.put = (double)orders * 1e9 / (double)(now_ns() - begun);
     begun = now_ns();
-    size_t held = 0;
-    for (long taken = 0; taken < orders;) {
-        lp_loan *loans = turn(p.d, list, held, BATCH);
-        held = 0;
-        for (lp_loan *next; loans; loans = next, taken++) {
-            next = loans->next;
-            jobs[held] = (lp_job){.op = LP_END, .row = loans->row, .fence = loans->fence};
-            list[held] = &jobs[held];
-            held++;
-            free(loans);
-        }
-    }
-    turn(p.d, list, held, 0);
+    take_and_end(p.d, orders);
     r.take = (double)orders * 1e9 / (double)(now_ns() - begun);
     drop(&p);
     return r;
@@ -302,20 +310,7 @@ static double claim_p50(const char *base, long dead, bool snapshot)
         sql(old, "SELECT 1");
     }
     sql(p.conn, text);
-    lp_job jobs[BATCH], *list[BATCH];
-    size_t held = 0;
-    for (long taken = 0; taken < dead;) { /* All of these die. */
-        lp_loan *loans = turn(p.d, list, held, BATCH);
-        held = 0;
-        for (lp_loan *next; loans; loans = next, taken++) {
-            next = loans->next;
-            jobs[held] = (lp_job){.op = LP_END, .row = loans->row, .fence = loans->fence};
-            list[held] = &jobs[held];
-            held++;
-            free(loans);
-        }
-    }
-    turn(p.d, list, held, 0);
+    take_and_end(p.d, dead); /* All of these die. */
     if (!snapshot) {
         snprintf(text, sizeof text, "VACUUM %s.lapse_order", p.schema);
         sql(p.conn, text);

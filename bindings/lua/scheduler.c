@@ -499,8 +499,8 @@ static int leave_run(lua_State *L)
     return 0;
 }
 
-/* How long run may wait, and a host not at all: a claim that is lost meanwhile may be worth telling of. Nobody
- * can advance a manual clock while this thread waits. */
+/* How long run may wait, and a host not at all: a claim that is lost meanwhile may be worth
+ * telling of. Nobody can advance a manual clock while this thread waits. */
 static lapse_ns longest_wait(const scheduler *s)
 {
     if (glue_has_news(s) || s->submits)

@@ -13,7 +13,8 @@
  * each job, the claims and COMMIT are written in one go, and their answers read after that.
  *
  * Times are the server's, as UTC instants to the microsecond; under a manual clock they are the
- * caller's, counted from what his wall clock showed when the store was opened. A `row` of a job or loan is its fence. */
+ * caller's, counted from what his wall clock showed when the store was opened. A `row` of a job
+ * or loan is its fence. */
 #ifndef LP_POSTGRESQL_H
 #define LP_POSTGRESQL_H
 
@@ -56,6 +57,13 @@ enum {
 };
 enum { IN_ORDERS = 1, IN_ENDED, IN_DEAD };
 
+/* What was deleted as `d` is remembered, for as long as `keep` says: a part of a WITH. */
+#define LP_REMEMBER(keep)                                                                          \
+    " e AS (INSERT INTO @ended SELECT id, generation, queue, attempt, due, " LP_WHEN               \
+    " FROM d WHERE " keep " > '0' ON CONFLICT (id) DO UPDATE SET generation ="                     \
+    " excluded.generation, queue = excluded.queue, attempt = excluded.attempt,"                    \
+    " due = excluded.due, ended = excluded.ended)"
+
 /* name, types of the parameters, text. Types: b bytea, B bytea[], i integer, l bigint, L bigint[],
  * o boolean, s text, t timestamptz, w interval. */
 /* clang-format off */
@@ -79,10 +87,7 @@ enum { IN_ORDERS = 1, IN_ENDED, IN_DEAD };
     X(LOCK_BACK, "B", "SELECT FROM @order WHERE id = ANY($1) ORDER BY id DESC FOR UPDATE")         \
     X(SWEEP, "tw", "WITH d AS (DELETE FROM @order WHERE id IN (SELECT id FROM @order"              \
         " WHERE no_more AND at <= " LP_WHEN " FOR UPDATE SKIP LOCKED) RETURNING *),"               \
-        " e AS (INSERT INTO @ended SELECT id, generation, queue, attempt, due, " LP_WHEN           \
-        " FROM d WHERE $2 > '0' ON CONFLICT (id) DO UPDATE SET generation = excluded.generation,"  \
-        " queue = excluded.queue, attempt = excluded.attempt, due = excluded.due,"                 \
-        " ended = excluded.ended) SELECT id, queue, @room(1) FROM d")                              \
+        LP_REMEMBER("$2") " SELECT id, queue, @room(1) FROM d")                              \
     X(FORGET, "t", "DELETE FROM @ended WHERE id IN (SELECT id FROM @ended WHERE ended < " LP_WHEN  \
         " - (SELECT keep FROM @meta) * interval '1 microsecond'"                                   \
         " ORDER BY ended LIMIT 1024 FOR UPDATE SKIP LOCKED)")                                      \
@@ -96,10 +101,7 @@ enum { IN_ORDERS = 1, IN_ENDED, IN_DEAD };
         " WHERE ($1 IS NULL OR id = $1) AND ($2 = 0 OR generation = $2) ORDER BY seq LIMIT 1000)"  \
         " RETURNING 1) SELECT count(*) FROM d")                                                    \
     X(END, "tLwo", "WITH d AS (DELETE FROM @order WHERE fence = ANY($2) RETURNING *),"             \
-        " e AS (INSERT INTO @ended SELECT id, generation, queue, attempt, due, " LP_WHEN           \
-        " FROM d WHERE $3 > '0' ON CONFLICT (id) DO UPDATE SET generation = excluded.generation,"  \
-        " queue = excluded.queue, attempt = excluded.attempt, due = excluded.due,"                 \
-        " ended = excluded.ended) SELECT fence, CASE WHEN $4 THEN @room(1) END FROM d")            \
+        LP_REMEMBER("$3") " SELECT fence, CASE WHEN $4 THEN @room(1) END FROM d")            \
     X(AGAIN, "tlwwow", "SELECT @again(" LP_WHEN ", $2, $3, $4, $5, $6)")                           \
     X(DIE, "tlibowl", "SELECT * FROM @die(" LP_WHEN ", $2, $3, $4, $5, $6, $7)")                   \
     X(RENEW, "tlw", "UPDATE @order SET at = " LP_WHEN " + $3 WHERE fence = $2 RETURNING 1")        \
