@@ -932,6 +932,21 @@ static void fail_turn(lp_driver *d, int code, lapse_ns now)
     d->dirty = true;
 }
 
+/* What the store has put off comes first in the next turn, in the order in which it was asked. */
+static void ask_once_more(lp_driver *d)
+{
+    for (size_t i = d->plan.job_count; i-- > 0;) {
+        lp_job *job = d->plan.jobs[i];
+        if (!job || !job->later)
+            continue;
+        lp_call *c = (lp_call *)job;
+        if (c->withdrawn)
+            restore_ready(d, c->withdrawn);
+        c->withdrawn = NULL;
+        post_first(d, job);
+    }
+}
+
 static void end_turn(lp_driver *d, lp_loan *loans, lapse_ns now)
 {
     lp_plan *p = &d->plan;
@@ -941,8 +956,12 @@ static void end_turn(lp_driver *d, lp_loan *loans, lapse_ns now)
     }
     for (size_t i = 0; i < p->job_count; i++) {
         p->ended = i + 1;
+        if (p->jobs[i]->later)
+            continue;
         end_job(d, p->jobs[i], now);
+        p->jobs[i] = NULL; /* It may be gone. */
     }
+    ask_once_more(d);
     note_refused(d);
     note_next(d, now);
     pass_on_loans(d, loans, now);

@@ -70,6 +70,8 @@ typedef struct lp_job {
     int64_t answer;
     char *detail;
     bool replaced, died;
+    bool later;            /* LP_SCHEDULE and what has an id: not asked, somebody was in the way.
+                              It is asked in the next turn, before all that came after it */
     char *of_queue;        /* of the order that LP_CANCEL has cancelled, or that `died`: from
                               malloc; NULL without memory */
     int64_t running_fence; /* who holds the order: LP_CANCEL answered LAPSE_FATE_RUNNING, or
