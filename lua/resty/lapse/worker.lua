@@ -492,8 +492,8 @@ end
 worker.wake = wake
 
 -- Returns a worker; or nil and what nginx said. Of a durable store: `durable.place` is where its
--- relay is reached, `durable.patience` how long a call waits for it, and `durable.stand_in` a
--- scheduler that stands in for it until it is open.
+-- relay is reached, `durable.patience` how long a call waits for it, `durable.stand_in` a scheduler
+-- that stands in for it until it is open, `durable.told_closed` what the log has been told of that.
 function worker.start(scheduler, options, list, durable)
     local w = {
         scheduler = scheduler,
@@ -502,6 +502,7 @@ function worker.start(scheduler, options, list, durable)
         stand_in = durable and durable.stand_in,
         opened = not durable,
         changes = {},  -- to be made when it is open
+        told_closed = durable and durable.told_closed, -- why it is not, as the log has it
         openers = {},  -- semaphores of those who wait for that
         waiters = {},  -- by ticket
         asked = 0,     -- of them
