@@ -207,6 +207,6 @@ void lp_job_undo(lp_job *j);
 int lp_durable_check_spec(const lapse_spec *spec);
 
 /* Those of this build; table.c knows which. */
-extern const lp_durable_ops lp_sqlite_store, lp_postgresql_store, lp_redis_store;
+extern const lp_durable_ops lp_sqlite_store, lp_postgresql_store, lp_redis_store, lp_rabbitmq_store;
 
 #endif
