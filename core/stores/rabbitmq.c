@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/wake.h"
 #include "stores/rabbitmq.h"
+#include "stores/rabbitmq_ticket.h"
 
 /* -- Queues -- */
 
@@ -266,31 +267,31 @@ static int open_descriptors(rabbit_store *d)
     return watch(d, d->timer);
 }
 
-static int set_up(rabbit_store *d, lp_store_config *config)
+static int set_up(rabbit_store *d, const lp_store_config *config)
 {
-    int code = lp_rabbit_read_url(config, &d->settings);
     d->config = *config;
     d->config.url = NULL; /* the caller's */
-    if (code < 0)
-        return code;
     /* A turn that waits must not outlast the leases that it would renew. */
     if (d->settings.timeout > config->lease / 3)
         d->settings.timeout = config->lease / 3;
     d->delays.fixed_count = d->settings.fixed_count;
     memcpy(d->delays.fixed, d->settings.fixed, sizeof d->delays.fixed);
-    code = open_descriptors(d);
+    int code = open_descriptors(d);
     if (code == LAPSE_OK)
         code = lp_rabbit_open_links(d);
     return code < 0 ? code : check(d);
 }
 
-static int open_store(lp_store_config *config, lp_durable **out)
+static int open_alone(const lp_store_config *config, rabbit_settings *settings, lp_durable **out)
 {
     rabbit_store *d = calloc(1, sizeof *d);
-    if (!d)
+    if (!d) {
+        lp_rabbit_free_settings(settings);
         return lp_fail_memory();
+    }
     d->base.ops = &lp_rabbitmq_store;
     d->watch = d->timer = -1;
+    d->settings = *settings;
     int code = set_up(d, config);
     if (code < 0) {
         lp_detail kept;
@@ -301,6 +302,18 @@ static int open_store(lp_store_config *config, lp_durable **out)
     }
     *out = &d->base;
     return LAPSE_OK;
+}
+
+static int open_store(lp_store_config *config, lp_durable **out)
+{
+    rabbit_settings settings;
+    int code = lp_rabbit_read_url(config, &settings);
+    if (code == LAPSE_OK && settings.ticket)
+        return lp_rabbit_open_ticket(config, &settings, out);
+    if (code == LAPSE_OK)
+        return open_alone(config, &settings, out);
+    lp_rabbit_free_settings(&settings);
+    return code;
 }
 
 static int turn(lp_durable *durable, lp_turn *t)

@@ -35,6 +35,8 @@ typedef struct rabbit_settings {
     int64_t fixed[LP_RABBIT_FIXED_MOST]; /* ms: delays that have a queue of their own */
     int fixed_count;
     bool fixed_given; /* none is found out */
+    char *ticket;     /* the URL of the store that keeps the orders; NULL: RabbitMQ does */
+    bool poll_given;
 } rabbit_settings;
 
 /* -- rabbitmq_message.c: an order as a message -- */
@@ -188,6 +190,10 @@ int lp_rabbit_declare_base(rabbit_link *l, uint16_t channel, const char *prefix)
 int lp_rabbit_declare_work(rabbit_link *l, uint16_t channel, const char *prefix, const char *word);
 int lp_rabbit_declare_level(rabbit_link *l, uint16_t channel, const char *prefix, int level);
 int lp_rabbit_declare_fixed(rabbit_link *l, uint16_t channel, const char *prefix, int64_t ms);
+
+/* Declare what messages that only wake need, and a mailbox that lives as long as the link. */
+int lp_rabbit_declare_wake(rabbit_link *l, uint16_t channel, const char *prefix,
+                           const char *mailbox);
 
 /* How many messages wait in a queue; LAPSE_EUNKNOWN when there is no such queue. */
 int lp_rabbit_count(rabbit_link *l, uint16_t channel, const char *queue, uint64_t *out);
