@@ -209,7 +209,7 @@ lp_queue *lp_driver_queue(lp_driver *d, const char *name)
 static unsigned push_demand(const lp_driver *d)
 {
     const lapse *s = d->s;
-    unsigned wanted = s->waiting[LP_PUSH] + (d->host_wants ? 1 : 0);
+    unsigned wanted = s->waiting[LP_PUSH] + d->host_wants;
     return s->stopped || wanted <= d->ready_count ? 0 : wanted - d->ready_count;
 }
 
@@ -581,7 +581,7 @@ static void give_back_idle(lp_driver *d, lapse_ns now)
         lp_loan *l = d->ready;
         lp_driver_remove_ready(d, l);
         lp_driver_give_back(d, l);
-        d->host_wants = false;
+        d->host_wants = 0;
     }
 }
 
@@ -1200,6 +1200,7 @@ int lp_driver_open(lapse *s, const lp_durable_ops *ops, lp_store_config *config,
     d->answered_end = &d->answered;
     d->push_next = d->take_next = d->poll_at = LAPSE_FOREVER;
     d->offline_since = LAPSE_FOREVER;
+    d->host_most = 1;
     config->lease = config->lease ? config->lease : LAPSE_SECONDS(30);
     int code = set_up(d, config);
     if (code == LAPSE_OK && config->lease < LEASE_MIN)

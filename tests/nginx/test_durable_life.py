@@ -231,7 +231,7 @@ def test_what_can_never_work_is_not_tried_again(tmp_path: Path) -> None:
 
 
 def test_many_orders_share_the_patience_of_one_call(tmp_path: Path) -> None:
-    """They wait as long as one does: three that are put one after the other wait longer."""
+    """They wait as long as one does: of three that are put one after the other two wait longer."""
     with durable(tmp_path, url="&busy=60s&lease=4s", workers=1) as nginx, locked(tmp_path):
         told = nginx.lua(LUA + """
             local orders, ended = {}, {}
@@ -252,7 +252,7 @@ def test_many_orders_share_the_patience_of_one_call(tmp_path: Path) -> None:
             end
             return accepted .. " " .. table.concat(ended, " ")
         """)
-    assert told == "0 Unsure all Unsure Unsure"
+    assert told in ("0 Unsure all Unsure Unsure", "0 all Unsure Unsure Unsure")
 
 
 def test_a_store_that_is_gone_is_an_answer_and_no_hang(tmp_path: Path) -> None:
