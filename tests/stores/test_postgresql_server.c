@@ -22,21 +22,20 @@ static struct {
 static void write_on(void *arg, int writer)
 {
     (void)arg, (void)writer;
-    bool again = false;
-    for (int i = 0; !atomic_load(&load.stop);) {
+    while (!atomic_load(&load.stop)) {
         char id[16];
-        // What was refused for want of a server is not written: the same order once more.
-        if (!again)
-            i = atomic_fetch_add(&load.given, 1);
+        int i = atomic_fetch_add(&load.given, 1);
         if (i >= PROMISES_MOST)
             return;
         snprintf(id, sizeof id, "%d", i);
         lapse_spec spec = {.id = id, .queue = "q", .delay = LAPSE_HOURS(1)};
         int64_t result = lapse_put(load.s, &spec);
-        again = result == LAPSE_EOFFLINE;
         atomic_store(&load.promised[i], result > 0);
-        if (result < 0 && !again && result != LAPSE_EUNSURE)
+        if (result > 0)
+            continue;
+        if (result != LAPSE_EOFFLINE && result != LAPSE_EUNSURE)
             complain("%s: %lld %s", id, (long long)result, lapse_error_detail());
+        pause_ms(1); /* To be told that it is gone takes no time: the ids would run out. */
     }
 }
 
