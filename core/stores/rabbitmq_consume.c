@@ -342,10 +342,20 @@ static int ask_for(rabbit_store *d, rabbit_queue *q)
     return start_consumer(d, q, unmet - (unsigned)got);
 }
 
+/* A few are got one by one. Of more a consumer is sent all at once; when a get finds nothing after
+ * that, all have been sent, and come before the answer to the next call. */
 static int get_all(rabbit_store *d, rabbit_queue *q)
 {
-    int got = get_some(d, q, UINT32_MAX);
-    return got < 0 ? got : LAPSE_OK;
+    enum { FEW = 4 };
+    int got = get_some(d, q, FEW);
+    if (got < FEW)
+        return got < 0 ? got : LAPSE_OK;
+    int code = start_consumer(d, q, 0);
+    if (code == LAPSE_OK)
+        code = get_some(d, q, UINT32_MAX);
+    if (code >= 0)
+        code = set_prefetch(d, 0);
+    return code < 0 ? code : end_consumer(d, q);
 }
 
 /* -- Wants -- */
@@ -515,18 +525,30 @@ static void claim_want(rabbit_store *d, lp_turn *t, size_t number, lp_loan ***en
     }
 }
 
-/* All that was got and not claimed, and the broker has it before anybody is answered. */
+/* What was got and not claimed; the broker has it before anybody is answered. */
+static int give_rest_of(rabbit_store *d, rabbit_queue *q)
+{
+    unsigned count = q->ready_count;
+    uint64_t last = 0;
+    int code = LAPSE_OK;
+    while (q->ready) {
+        rabbit_message *m = take_ready(q, &q->ready);
+        last = m->tag > last ? m->tag : last;
+        if (d->held_count && code >= 0)
+            code = lp_rabbit_requeue(&d->in, m->channel, m->tag, false);
+        lp_rabbit_free_message(m);
+    }
+    if (count && !d->held_count)
+        code = lp_rabbit_requeue(&d->in, LP_RABBIT_CONSUME, last, true);
+    return code < 0 ? code : lp_rabbit_await_count(&d->in, LP_RABBIT_DECLARE, q->work, count);
+}
+
 static int give_rest_back(rabbit_store *d)
 {
-    bool any = false;
     int code = LAPSE_OK;
     for (size_t i = 0; code >= 0 && i < d->queue_count; i++)
-        for (rabbit_queue *q = d->queues[i]; code >= 0 && q->ready; any = true) {
-            rabbit_message *m = take_ready(q, &q->ready);
-            code = lp_rabbit_requeue(&d->in, m->channel, m->tag, false);
-            lp_rabbit_free_message(m);
-        }
-    return any && code >= 0 ? set_prefetch(d, 0) : code;
+        code = give_rest_of(d, d->queues[i]);
+    return code;
 }
 
 int lp_rabbit_ask_for_less(rabbit_store *d)

@@ -8,7 +8,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/wake.h"
 #include "stores/rabbitmq.h"
 
 static const lapse_ns WALK_LIMIT = LAPSE_SECONDS(5); /* a walk that nobody goes on with ends */
@@ -30,20 +29,13 @@ static int look(rabbit_store *d, rabbit_message **out)
     return code < 0 ? code : *out != NULL;
 }
 
-/* `count` messages up to a tag. The broker takes a moment: who looks next is to find them. */
+/* `count` messages up to a tag; who looks next is to find them. */
 static int give_back_to(rabbit_store *d, uint64_t tag, uint64_t count)
 {
-    enum { TRIES = 100 };
-    uint64_t there = 0;
     if (count == 0)
         return LAPSE_OK;
     int code = lp_rabbit_requeue(&d->in, LP_RABBIT_LOOK, tag, true);
-    for (int i = 0; code == LAPSE_OK && there < count && i < TRIES; i++) {
-        if (i)
-            lp_wake_pause(LAPSE_MS(1));
-        code = lp_rabbit_count(&d->in, LP_RABBIT_DECLARE, name_dead(d), &there);
-    }
-    return code;
+    return code < 0 ? code : lp_rabbit_await_count(&d->in, LP_RABBIT_DECLARE, name_dead(d), count);
 }
 
 int lp_rabbit_end_walk(rabbit_store *d)

@@ -198,4 +198,7 @@ int lp_rabbit_declare_wake(rabbit_link *l, uint16_t channel, const char *prefix,
 /* How many messages wait in a queue; LAPSE_EUNKNOWN when there is no such queue. */
 int lp_rabbit_count(rabbit_link *l, uint16_t channel, const char *queue, uint64_t *out);
 
+/* Until so many wait there, a tenth of a second at most: what was given back takes a moment. */
+int lp_rabbit_await_count(rabbit_link *l, uint16_t channel, const char *queue, uint64_t count);
+
 #endif

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/wake.h"
 #include "stores/rabbitmq_link.h"
 
 /* -- Names -- */
@@ -333,5 +334,18 @@ int lp_rabbit_count(rabbit_link *l, uint16_t channel, const char *queue, uint64_
     *out = code == LAPSE_OK ? l->count : 0;
     if (code == LAPSE_EDATA && l->closed_code == AMQP_NOT_FOUND)
         return LAPSE_EUNKNOWN;
+    return code;
+}
+
+int lp_rabbit_await_count(rabbit_link *l, uint16_t channel, const char *queue, uint64_t count)
+{
+    enum { TRIES = 100 };
+    uint64_t there = 0;
+    int code = LAPSE_OK;
+    for (int i = 0; code == LAPSE_OK && there < count && i < TRIES; i++) {
+        if (i)
+            lp_wake_pause(LAPSE_MS(1));
+        code = lp_rabbit_count(l, channel, queue, &there);
+    }
     return code;
 }
