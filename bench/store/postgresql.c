@@ -228,7 +228,8 @@ static rates measure_bare(const char *base, long orders)
                {"claim", ST_CLAIM}, {"end", ST_END},     {"commit", ST_COMMIT}};
     sql(p.conn,
         "SELECT set_config('enable_seqscan', 'off', false), set_config('jit', 'off', false),"
-        " set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false),"
+        " set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', "
+        "false),"
         " set_config('plan_cache_mode', 'force_generic_plan', false)");
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         prepare(p.conn, all[i].name, all[i].statement, p.schema);
@@ -276,6 +277,7 @@ static rates measure_bare(const char *base, long orders)
         lp_arg_wait(&a, LEASE);
         lp_arg_names(&a, &queue, &queue_len, 1);
         lp_arg_time(&a, INT64_MIN);
+        lp_arg_number(&a, INT64_MIN);
         lp_arg_small(&a, taken < orders ? BATCH : 0);
         lp_arg_bool(&a, false);
         send(p.conn, "claim", &a);
