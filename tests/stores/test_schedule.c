@@ -2,7 +2,7 @@
  * P-09 to P-11, P-52 to P-54, P-56.
  *
  * Never early, in order of due time, each id once; ids and payloads are bytes. */
-/* tiers: quick full */
+/* tiers: small full */
 /* servers */
 #include "stores/stores.h"
 

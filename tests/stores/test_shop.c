@@ -3,7 +3,7 @@
  * The shop changes an order only from the state it expects to find (a conditional update)
  * and under its own lock. Together with lapse's answers there is one winner for every order,
  * and stock is exact. */
-/* tiers: quick full soak */
+/* tiers: small full soak */
 /* servers */
 #include "stores/stores.h"
 
