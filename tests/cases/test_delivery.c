@@ -2,7 +2,7 @@
  *
  * A queue has one handler, whose policy says how often, how soon, how late and how fast.
  * Replacing it, pausing it and stopping in the middle lose no order and run none twice. */
-/* tiers: quick full soak */
+/* tiers: small full soak */
 /* valgrind */
 #include "delivery.h"
 

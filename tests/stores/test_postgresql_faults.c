@@ -721,7 +721,7 @@ static const int claimers[] = {4, 16};
 
 START_TEST(p57_each_order_is_claimed_once_by_many)
 {
-    long count = tier(500, 20000, 100000);
+    long count = tier(500, 5000, 100000);
     place at = new_place(PG, "lease=60s");
     rig r = open_real(&at, NULL);
     for (long first = 0; first < count; first += 500) {
