@@ -37,8 +37,8 @@ def tests() -> list[str]:
         servers = []
     else:
         servers = os.environ.get("LAPSE_SERVER_STORES", "").split()
-    ignored = [f"--ignore-glob=*/test_{store}*.py" for store in servers]
-    return [str(Path(__file__).parent), *ignored]
+    here = Path(__file__).parent
+    return [str(here), *(f"--ignore-glob={here}/test_{store}*.py" for store in servers)]
 
 
 def run(path: str, lent: str) -> bool:
