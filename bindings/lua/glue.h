@@ -69,6 +69,7 @@ typedef struct scheduler {
     bool hosted;  /* by nginx: a child that is forked has no use for it */
     bool submits; /* its calls do not wait, and return tickets: ask.c */
     int64_t tickets;
+    lua_Integer wanted;         /* as lapse_want was told; 0: nothing yet */
     const lapse_answer *answer; /* argument of a protected call that copies it */
     struct relay *relay;        /* relay.c; NULL: none */
     struct aside *aside;        /* aside.c; NULL: none */

@@ -185,6 +185,7 @@ local function start_durable(own, others)
     end
     this, message = worker.start(scheduler, own, nil, {
         place = place, patience = limit_of(others), stand_in = lapse_core.new(),
+        told_closed = not open and (message or "") or nil,
     })
     if not this then
         return nil, message, "System"
@@ -466,14 +467,8 @@ function lapse.each(state)
     local fine, orders, message = pcall(ask.call, w, "orders", state)
     if not fine then
         error(orders, 2)
-    elseif not orders then
-        error("resty.lapse.each: " .. message, 2)
     end
-    local i = 0
-    return function()
-        i = i + 1
-        return orders[i]
-    end
+    return (loop.iterate(orders, "resty.lapse.each", message)) -- Not a tail call.
 end
 
 ---@type fun(queue: string): true?, string?, string?
