@@ -44,7 +44,7 @@ START_TEST(deadlocks_are_nobodys_error)
     atomic_store(&mesh.stop, false);
     crew c;
     crew_start(&c, 2, cancel_backwards, NULL);
-    for (long round = 0; round < tier(20, 100, 2000); round++) {
+    for (long round = 0; round < tier(20, 50, 2000); round++) {
         lapse_spec specs[10];
         int64_t results[10];
         char ids[10][8];
@@ -163,7 +163,7 @@ static const int claimers[] = {4, 16};
 
 START_TEST(p57_each_order_is_claimed_once_by_many)
 {
-    long count = tier(500, 20000, 100000);
+    long count = tier(500, 5000, 100000);
     place at = new_place(PG, "lease=60s");
     rig r = open_real(&at, NULL);
     for (long first = 0; first < count; first += 500) {
