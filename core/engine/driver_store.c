@@ -436,7 +436,7 @@ static int claim(lp_store *store, lp_side side, lp_queue *queue, lapse_ns until,
         return LP_CLAIM_NONE;
     lp_driver_remove_ready(d, l);
     lp_driver_start(d, l);
-    d->host_wants = false;
+    d->host_wants -= d->host_wants > 0;
     fill_claim(d->s, c, l, lp_driver_queue(d, l->queue));
     return LP_CLAIM_ONE;
 }
@@ -699,17 +699,19 @@ void lp_driver_waited_for(lp_driver *d)
 {
     d->has_waited = true;
     if (!d->host_loops)
-        d->host_wants = false; /* It waits now, and wants no more than one. */
+        d->host_wants = 0; /* It waits now, and wants no more than one. */
     lp_driver_wake(d);
 }
 
 void lp_driver_looked(lp_driver *d, bool in_pass)
 {
     bool only_waits = d->has_waited && !d->host_loops && !d->s->options.clock && !in_pass;
-    if (d->host_wants || d->ready || only_waits)
+    if (d->ready || only_waits)
         return;
-    d->host_wants = true;
-    lp_driver_poke(d);
+    bool more = d->host_wants < d->host_most;
+    d->host_wants = d->host_most;
+    if (more)
+        lp_driver_poke(d);
 }
 
 void lp_driver_polled(lp_driver *d, bool in_vain)
