@@ -124,12 +124,13 @@ const char *const lp_redis_script_rows[] = {
     "-- Rows. A record is never written again while the order lives: generation, number of its place,\n"
     "-- payload. What it is besides pending for the first time is its state.\n"
     "local function record(gen, tie, bytes) return pack('>I6I3', gen, tie) .. bytes end\n"
+    "local STATE_FORM = '>I1I6I3I6I7I4I6I6' -- no_more, gen, tie, tie_at, fence, attempt, due, at\n"
     "local function encode_state(r)\n"
-    "    return pack('>I1I6I3I6I7I4I6I6', r.no_more and 1 or 0, r.gen, r.tie, r.tie_at, r.fence, r.attempt, r.due, r.at)\n"
+    "    return pack(STATE_FORM, r.no_more and 1 or 0, r.gen, r.tie, r.tie_at, r.fence, r.attempt, r.due, r.at)\n"
     "end\n"
     "local function parse_state(id, raw)\n"
     "    if #raw ~= 39 then return nil end\n"
-    "    local flags, gen, tie, tie_at, f, attempt, due, a = unpk('>I1I6I3I6I7I4I6I6', raw)\n"
+    "    local flags, gen, tie, tie_at, f, attempt, due, a = unpk(STATE_FORM, raw)\n"
     "    if flags > 1 or f >= 2 ^ 53 or attempt > ATTEMPTS_MAX or math.max(tie_at, due, a) >= SPAN then return nil end\n"
     "    return {id = id, has_state = true, no_more = flags == 1, gen = gen, tie = tie, tie_at = tie_at,\n"
     "        fence = f, attempt = attempt, due = due, at = a}\n"
@@ -192,7 +193,8 @@ const char *const lp_redis_script_rows[] = {
     "    if aged then call('ZADD', AGE, big(gen), id) end\n"
     "    note_head(q, a, mb)\n"
     "    return gen\n"
-    "end\n"
+    "end\n",
+
     "-- One that has a state, to where that says.\n"
     "local function put(r)\n"
     "    if r.fence == 0 and r.at ~= r.tie_at then\n"
@@ -204,8 +206,7 @@ const char *const lp_redis_script_rows[] = {
     "    call('HSET', STATE, r.id, encode_state(r))\n"
     "    if r.no_more then call('ZADD', OVER, big(r.at), r.id) end\n"
     "    if r.fence == 0 then note_head(r.q, r.at, mb) else note_place(r.q, r.at) end\n"
-    "end\n",
-
+    "end\n"
     "local function remove(r)\n"
     "    take(r)\n"
     "    call('HDEL', JOB, r.id)\n"
@@ -293,9 +294,9 @@ const char *const lp_redis_script_rows[] = {
     "    if not d.bad then count_dead(d.q, -1) end\n"
     "    local kind, gen = read_past(d.id)\n"
     "    if kind == 'D' and gen == d.gen then call('HDEL', PAST, d.id) end\n"
-    "end\n"
-    "local function dead_payload(d) return sub(d.raw, d.skip + 1) end\n",
+    "end\n",
 
+    "local function dead_payload(d) return sub(d.raw, d.skip + 1) end\n"
     "local function die(r, attempt, reason, err)\n"
     "    local raw = r.raw or call('HGET', JOB, r.id) or ''\n"
     "    remove(r)\n"
