@@ -271,6 +271,7 @@ static int set_up(rabbit_store *d, lp_store_config *config)
     int code = lp_rabbit_read_url(config, &d->settings);
     d->config = *config;
     d->config.url = NULL; /* the caller's */
+    d->ahead = lp_sum_ns(config->wall, -config->now);
     if (code < 0)
         return code;
     /* A turn that waits must not outlast the leases that it would renew. */
