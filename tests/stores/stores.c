@@ -93,9 +93,9 @@ static void row_url(const struct row *row, char *out, size_t size)
         const char *base = bases[row - table];
         length = snprintf(out, size, "%s", base);
         if (row->apart != NULL)
-            length = snprintf(out, size, "%s%c%s=t%ld_%d", base,
-                              strchr(base, '?') != NULL ? '&' : '?', row->apart, (long)getpid(),
-                              paths++);
+            length =
+                snprintf(out, size, "%s%c%s=t%ld_%d", base, strchr(base, '?') != NULL ? '&' : '?',
+                         row->apart, (long)getpid(), paths++);
         must(length < (int)size, base);
     }
     if (row->url == NULL)
