@@ -137,7 +137,7 @@ static void drop_looked(rabbit_store *d)
         d->looked = m->next;
         lp_rabbit_free_message(m);
     }
-    d->walk = d->walk_tag = d->walk_count = 0;
+    lp_rabbit_forget_walk(d);
 }
 
 /* A channel that the broker has closed, as one whose consumer took too long, has lost what was

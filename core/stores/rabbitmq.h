@@ -83,6 +83,14 @@ typedef struct rabbit_delays {
     int fixed_count;
 } rabbit_delays;
 
+/* A dead letter that a walk has shown. */
+typedef struct rabbit_shown {
+    uint64_t tag;
+    char *id;
+    size_t id_len;
+    int64_t generation;
+} rabbit_shown;
+
 enum { LP_RABBIT_WARNING_MAX = 300, LP_RABBIT_WARNINGS = 2 };
 
 typedef struct rabbit_store {
@@ -113,8 +121,9 @@ typedef struct rabbit_store {
 
     /* A walk through the dead letters: those it has shown are unacknowledged until it ends. */
     uint64_t walk, walk_last;
-    uint64_t walk_tag, walk_count;
-    lapse_ns walk_until;
+    rabbit_shown *shown;
+    size_t shown_count, shown_room;
+    lapse_ns walk_until; /* lp_clock_monotonic */
 
     uint64_t dead_dropped;
     char warnings[LP_RABBIT_WARNINGS][LP_RABBIT_WARNING_MAX];
@@ -202,6 +211,7 @@ void lp_rabbit_requeue_dead(rabbit_store *d, const lp_turn *t, lp_job *j);
 void lp_rabbit_purge(rabbit_store *d, lp_job *j);
 int lp_rabbit_trim(rabbit_store *d);
 int lp_rabbit_end_walk(rabbit_store *d);
+void lp_rabbit_forget_walk(rabbit_store *d); /* the channel is gone */
 void lp_rabbit_count_all(rabbit_store *d, lp_job *j);
 
 /* -- rabbitmq_shop.c: a shop's own delay exchange and work queue -- */

@@ -475,24 +475,15 @@ static lp_loan *make_loan(rabbit_store *d, const lp_turn *t, rabbit_message *m, 
     return l;
 }
 
-/* Of those that are due: where the first, or the last, of a want's queues stands; NULL: none is. */
-static rabbit_message **find_due(rabbit_store *d, const lp_want *w, lapse_ns utc,
-                                 rabbit_queue **from)
+/* Of a want's queues the one whose first fell due first; NULL: none has one that is due. */
+static rabbit_queue *find_due(rabbit_store *d, const lp_want *w, lapse_ns utc)
 {
-    rabbit_message **best = NULL;
+    rabbit_queue *best = NULL;
     for (size_t i = 0; i < d->queue_count; i++) {
         rabbit_queue *q = d->queues[i];
-        if (!q->ready || !is_for(w, q))
-            continue;
-        rabbit_message **at = &q->ready;
-        while (w->newest && (*at)->next && start_of((*at)->next) <= utc)
-            at = &(*at)->next;
-        if (start_of(*at) > utc || (*at)->moves)
-            continue;
-        if (!best || is_before(*at, *best) != w->newest) {
-            best = at;
-            *from = q;
-        }
+        if (q->ready && !q->ready->moves && start_of(q->ready) <= utc && is_for(w, q) &&
+            (!best || is_before(q->ready, best->ready)))
+            best = q;
     }
     return best;
 }
@@ -519,13 +510,12 @@ static void claim_want(rabbit_store *d, lp_turn *t, size_t number, lp_loan ***en
     const lp_want *w = &t->wants[number];
     lapse_ns utc = lp_rabbit_utc(t, t->now);
     unsigned left = w->pushed && w->most > *push_left ? *push_left : w->most;
-    rabbit_message **at;
-    rabbit_queue *q = NULL;
-    while (left > 0 && (at = find_due(d, w, utc, &q))) {
-        lp_loan *l = make_loan(d, t, *at, number);
+    rabbit_queue *q;
+    while (left > 0 && (q = find_due(d, w, utc))) {
+        lp_loan *l = make_loan(d, t, q->ready, number);
         if (!l)
             return;
-        (void)take_ready(q, at);
+        (void)take_ready(q, &q->ready);
         **end = l;
         *end = &l->next;
         left--;

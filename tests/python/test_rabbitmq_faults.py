@@ -251,7 +251,7 @@ def test_a_consumer_that_the_broker_gave_up_on_is_back(server, url, caplog):
     is held so long; consuming goes on within 2 s of the channel's end."""
     entered, leave = threading.Event(), threading.Event()
     ran, lock = [], threading.Lock()
-    with lapse.Scheduler(url, workers=2) as s:
+    with lapse.Scheduler(url, workers=3) as s:  # The slow order is delivered twice.
 
         @s.handler("slow", attempts=2)
         def slow(order):
