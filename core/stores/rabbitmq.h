@@ -43,7 +43,10 @@ typedef struct rabbit_queue {
     rabbit_message *ready;
     unsigned ready_count;
 
-    unsigned wanted; /* by this turn */
+    unsigned wanted; /* by this turn, which has */
+    bool looked;     /* asked the broker for it */
+    bool is_known;   /* under a manual clock: of what it held at the last look, and has been sent */
+    lapse_ns first;  /* since, the first was for then; UTC */
     lapse_ns surplus_since; /* lp_clock_monotonic; 0: the consumer asks for no more than is wanted */
 } rabbit_queue;
 
@@ -103,6 +106,7 @@ typedef struct rabbit_store {
 
     rabbit_queue **queues;
     size_t queue_count, queue_room;
+    lapse_ns ahead;   /* UTC minus the scheduler's clock, when the connection was made */
     lapse_ns turn_at; /* lp_clock_monotonic when the turn began */
     int levels; /* of the ladder that are declared */
     rabbit_delays delays;
@@ -152,8 +156,12 @@ void lp_rabbit_forget_topology(rabbit_store *d);
 int64_t lp_rabbit_next_generation(rabbit_store *d);
 
 /* UTC of the scheduler's clock, and back. */
-lapse_ns lp_rabbit_utc(const lp_turn *t, lapse_ns at);
-lapse_ns lp_rabbit_scheduler_time(const lp_turn *t, lapse_ns utc);
+lapse_ns lp_rabbit_utc(const rabbit_store *d, const lp_turn *t, lapse_ns at);
+lapse_ns lp_rabbit_scheduler_time(const rabbit_store *d, const lp_turn *t, lapse_ns utc);
+
+/* By what time an order that has come is judged: the broker has waited already, so that of the
+ * wall clock and one that no step has moved since the connection was made the later will do. */
+lapse_ns lp_rabbit_judge(const rabbit_store *d, const lp_turn *t);
 
 /* -- rabbitmq_publish.c -- */
 

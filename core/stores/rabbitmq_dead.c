@@ -96,7 +96,8 @@ static char *copy_bytes(const void *bytes, size_t len)
     return copy;
 }
 
-static int show(const lp_turn *t, const rabbit_message *m, lapse_info *out)
+static int show(const rabbit_store *d, const lp_turn *t, const rabbit_message *m,
+                lapse_info *out)
 {
     const rabbit_order *o = &m->order;
     *out = (lapse_info){.state = LAPSE_STATE_DEAD,
@@ -105,8 +106,8 @@ static int show(const lp_turn *t, const rabbit_message *m, lapse_info *out)
                         .queue = strdup(o->queue),
                         .payload = o->payload_len ? copy_bytes(o->payload, o->payload_len) : NULL,
                         .payload_len = o->payload_len,
-                        .due = lp_rabbit_scheduler_time(t, o->due),
-                        .ended = o->ended ? lp_rabbit_scheduler_time(t, o->ended) : LP_UNKNOWN_TIME,
+                        .due = lp_rabbit_scheduler_time(d, t, o->due),
+                        .ended = o->ended ? lp_rabbit_scheduler_time(d, t, o->ended) : LP_UNKNOWN_TIME,
                         .generation = o->generation,
                         .attempt = o->attempt,
                         .reason = o->reason,
@@ -125,7 +126,7 @@ static int list_some(rabbit_store *d, const lp_turn *t, lp_job *j, bool *over)
         code = look(d, &m);
         if (code != 1)
             break;
-        code = remember(d, m) ? show(t, m, &j->infos[n]) : lp_fail_memory();
+        code = remember(d, m) ? show(d, t, m, &j->infos[n]) : lp_fail_memory();
         lp_rabbit_free_message(m);
         if (code == LAPSE_OK) {
             n++;
@@ -200,23 +201,6 @@ static size_t find_shown(const rabbit_store *d, const lp_job *j)
             best = i;
     }
     return best;
-}
-
-/* Take the message of one that was shown into the hand: it goes back and is the next to come. */
-static int look_again(rabbit_store *d, const lp_job *j, size_t at, rabbit_message **out)
-{
-    int64_t generation = d->shown[at].generation;
-    int code = lp_rabbit_requeue(&d->in, LP_RABBIT_LOOK, d->shown[at].tag, false);
-    forget_shown(d, at);
-    while (code >= 0 && (code = look(d, out)) == 1) {
-        rabbit_message *m = *out;
-        if (is_named(j, m) && m->order.generation == generation)
-            return LAPSE_OK;
-        *out = NULL;
-        code = remember(d, m) ? LAPSE_OK : lp_fail_memory(); /* As if it had been shown. */
-        lp_rabbit_free_message(m);
-    }
-    return code;
 }
 
 /* A look through the queue: the tags of what is to be given back. */
@@ -325,7 +309,7 @@ static int unknown(const lp_job *j)
 static int send_again(rabbit_store *d, const lp_turn *t, lp_job *j, const rabbit_message *m)
 {
     rabbit_order o = m->order;
-    o.due = lp_rabbit_utc(t, j->due);
+    o.due = lp_rabbit_utc(d, t, j->due);
     o.at = 0;
     o.generation = lp_rabbit_next_generation(d);
     o.attempt = 0;
@@ -336,6 +320,30 @@ static int send_again(rabbit_store *d, const lp_turn *t, lp_job *j, const rabbit
     if (code == LAPSE_OK)
         code = lp_rabbit_flush(d); /* It says itself when it failed. */
     return code < 0 ? code : (int)(j->answer < 0 ? j->answer : LAPSE_OK);
+}
+
+/* Take the message of one that was shown into the hand: it goes back, and is the next to come once
+ * it is there. */
+static int look_again(rabbit_store *d, size_t at, seen *s)
+{
+    rabbit_message *m = NULL;
+    uint64_t there = 0, tag = d->shown[at].tag;
+    int64_t generation = d->shown[at].generation;
+    int code = lp_rabbit_count(&d->in, LP_RABBIT_DECLARE, name_dead(d), &there);
+    if (code == LAPSE_OK)
+        code = lp_rabbit_requeue(&d->in, LP_RABBIT_LOOK, tag, false);
+    if (code < 0)
+        return code;
+    forget_shown(d, at);
+    code = lp_rabbit_await_count(&d->in, LP_RABBIT_DECLARE, name_dead(d), there + 1);
+    while (code >= 0 && !s->best && (code = look(d, &m)) == 1) {
+        note_seen(s, m->tag);
+        if (is_named(s->job, m) && m->order.generation == generation)
+            s->best = m;
+        else
+            lp_rabbit_free_message(m);
+    }
+    return code < 0 ? code : LAPSE_OK;
 }
 
 /* The newest that the job names into s->best. A generation that was shown needs no look for
@@ -351,7 +359,7 @@ static int find_newest(rabbit_store *d, const lp_job *j, seen *s)
         return code;
     lp_rabbit_free_message(s->best);
     s->best = NULL;
-    return look_again(d, j, at, &s->best);
+    return look_again(d, at, s);
 }
 
 void lp_rabbit_requeue_dead(rabbit_store *d, const lp_turn *t, lp_job *j)
