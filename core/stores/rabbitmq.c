@@ -289,12 +289,7 @@ static int set_up(rabbit_store *d, const lp_store_config *config)
 {
     d->config = *config;
     d->config.url = NULL; /* the caller's */
-<<<<<<< HEAD
-=======
     d->ahead = lp_sum_ns(config->wall, -config->now);
-    if (code < 0)
-        return code;
->>>>>>> rabbit
     /* A turn that waits must not outlast the leases that it would renew. */
     if (d->settings.timeout > config->lease / 3)
         d->settings.timeout = config->lease / 3;

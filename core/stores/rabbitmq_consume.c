@@ -422,6 +422,8 @@ static int ask_for_all(rabbit_store *d, const lp_turn *t)
             code = looks ? get_all(d, q) : LAPSE_OK;
         else
             code = ask_for(d, q);
+        if (code == LAPSE_EDATA && d->in.closed_code == AMQP_NOT_FOUND)
+            q->is_declared = false; /* It was deleted: the next turn sees to it. */
     }
     return code;
 }

@@ -247,12 +247,9 @@ int lp_rabbit_send_order(rabbit_store *d, const lp_turn *t, const rabbit_order *
     int code = q ? lp_rabbit_use_queue(d, q) : lp_fail_memory();
     if (code < 0)
         return code;
-<<<<<<< HEAD
     if (sent.job && sent.job->op == LP_SCHEDULE && lp_rabbit_is_shops(d, o))
         return lp_rabbit_send_to_shop(d, delay, o, sent);
-=======
     q->first = due < q->first ? due : q->first;
->>>>>>> rabbit
     if (d->config.manual || delay <= SHORT)
         return lp_rabbit_send_to(d, "", q->work, o, sent);
     bool is_new = sent.job && sent.job->op != LP_AGAIN;
