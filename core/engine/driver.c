@@ -5,6 +5,7 @@
 #include "engine/driver.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -890,6 +891,17 @@ static void note_link(lp_driver *d, int code, lapse_ns now)
     }
 }
 
+/* Of a store that does all it is asked, but late. */
+static void note_trouble(lp_driver *d)
+{
+    const char *text = d->ops->trouble ? d->ops->trouble(d->store) : NULL;
+    if (d->troubled == (text != NULL))
+        return;
+    d->troubled = text != NULL;
+    snprintf(d->trouble.text, sizeof d->trouble.text, "%s", text ? text : "");
+    lp_tell_trouble(d->s);
+}
+
 static void fail_job(lp_driver *d, lp_job *job, int code, lapse_ns now)
 {
     if (job->kind == KIND_SETTLEMENT && loan_of(job)->lease_end > now) {
@@ -988,6 +1000,7 @@ static void take_turn(lp_driver *d, lapse_ns now)
     else
         end_turn(d, t.loans, now);
     d->poll_at = lp_add_ns(now, d->ops->poll(d->store));
+    note_trouble(d);
 }
 
 /* -- When -- */
@@ -1053,6 +1066,7 @@ static void sleep_until(lp_driver *d, lapse_ns at, lapse_ns limit)
     if (readable & TIMER)
         d->armed = INT64_MIN;
     d->dirty = d->dirty || readable & HINT;
+    note_trouble(d);
 }
 
 /* What the store may wake us for: only what somebody here could start. */
@@ -1177,6 +1191,7 @@ int lp_driver_open(lapse *s, const lp_durable_ops *ops, lp_store_config *config,
         free_driver(d);
         return code;
     }
+    d->ops = d->store->ops; /* One store may open another in its place. */
     *out = &d->base;
     return LAPSE_OK;
 }

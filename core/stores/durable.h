@@ -174,6 +174,11 @@ typedef struct lp_durable_ops {
     /* What of the server's settings may lose orders, as found at open: sentence number `n`,
      * counting from 0, or NULL after the last. The same at any time. NULL: there is none. */
     const char *(*warning)(const lp_durable *d, int n);
+
+    /* What is amiss though turns succeed, so that hints are late or missing: a sentence that
+     * lives until the next call of the store, or NULL. On the driver's thread. NULL: nothing
+     * ever is. */
+    const char *(*trouble)(const lp_durable *d);
 } lp_durable_ops;
 
 /* The first member of every durable store. */

@@ -11,13 +11,14 @@
 #include "base/error.h"
 #include "base/wake.h"
 #include "stores/rabbitmq.h"
+#include "stores/rabbitmq_ticket.h"
 
 /* -- Queues -- */
 
 rabbit_queue *lp_rabbit_find_queue(const rabbit_store *d, const char *name)
 {
     for (size_t i = 0; i < d->queue_count; i++)
-        if (strcmp(d->queues[i]->name, name) == 0)
+        if (!d->queues[i]->is_shops && strcmp(d->queues[i]->name, name) == 0)
             return d->queues[i];
     return NULL;
 }
@@ -53,9 +54,12 @@ int lp_rabbit_use_queue(rabbit_store *d, rabbit_queue *q)
 {
     if (q->is_declared)
         return LAPSE_OK;
-    int code =
-        lp_rabbit_declare_work(&d->in, LP_RABBIT_DECLARE, d->settings.prefix, q->word);
+    int code = q->is_shops ? lp_rabbit_find_work(d)
+                           : lp_rabbit_declare_work(&d->in, LP_RABBIT_DECLARE, d->settings.prefix,
+                                                    q->word);
     q->is_declared = code == LAPSE_OK;
+    if (q->is_shops)
+        d->work_is_gone = !q->is_declared;
     return code;
 }
 
@@ -266,32 +270,51 @@ static int open_descriptors(rabbit_store *d)
     return watch(d, d->timer);
 }
 
-static int set_up(rabbit_store *d, lp_store_config *config)
+/* Beside that of lapse, of the same name. */
+static int add_shops_queue(rabbit_store *d)
 {
-    int code = lp_rabbit_read_url(config, &d->settings);
+    const rabbit_shop *shop = &d->settings.shop;
+    if (!shop->work)
+        return LAPSE_OK;
+    rabbit_queue *own = lp_rabbit_queue(d, shop->queue);
+    rabbit_queue *q = own ? new_queue(d, shop->queue) : NULL;
+    if (!q)
+        return lp_fail_memory();
+    q->is_shops = true;
+    snprintf(q->work, sizeof q->work, "%s", shop->work);
+    return LAPSE_OK;
+}
+
+static int set_up(rabbit_store *d, const lp_store_config *config)
+{
     d->config = *config;
     d->config.url = NULL; /* the caller's */
     d->ahead = lp_sum_ns(config->wall, -config->now);
-    if (code < 0)
-        return code;
     /* A turn that waits must not outlast the leases that it would renew. */
     if (d->settings.timeout > config->lease / 3)
         d->settings.timeout = config->lease / 3;
     d->delays.fixed_count = d->settings.fixed_count;
     memcpy(d->delays.fixed, d->settings.fixed, sizeof d->delays.fixed);
-    code = open_descriptors(d);
+    int code = open_descriptors(d);
+    if (code == LAPSE_OK)
+        code = add_shops_queue(d);
     if (code == LAPSE_OK)
         code = lp_rabbit_open_links(d);
+    if (code == LAPSE_OK)
+        code = lp_rabbit_find_shop(d);
     return code < 0 ? code : check(d);
 }
 
-static int open_store(lp_store_config *config, lp_durable **out)
+static int open_alone(const lp_store_config *config, rabbit_settings *settings, lp_durable **out)
 {
     rabbit_store *d = calloc(1, sizeof *d);
-    if (!d)
+    if (!d) {
+        lp_rabbit_free_settings(settings);
         return lp_fail_memory();
+    }
     d->base.ops = &lp_rabbitmq_store;
     d->watch = d->timer = -1;
+    d->settings = *settings;
     int code = set_up(d, config);
     if (code < 0) {
         lp_detail kept;
@@ -302,6 +325,18 @@ static int open_store(lp_store_config *config, lp_durable **out)
     }
     *out = &d->base;
     return LAPSE_OK;
+}
+
+static int open_store(lp_store_config *config, lp_durable **out)
+{
+    rabbit_settings settings;
+    int code = lp_rabbit_read_url(config, &settings);
+    if (code == LAPSE_OK && settings.ticket)
+        return lp_rabbit_open_ticket(config, &settings, out);
+    if (code == LAPSE_OK)
+        return open_alone(config, &settings, out);
+    lp_rabbit_free_settings(&settings);
+    return code;
 }
 
 static int turn(lp_durable *durable, lp_turn *t)
@@ -344,6 +379,14 @@ static const char *warning(const lp_durable *durable, int n)
     return n < d->warning_count ? d->warnings[n] : NULL;
 }
 
+static const char *trouble(const lp_durable *durable)
+{
+    const rabbit_store *d = (const rabbit_store *)durable;
+    return d->work_is_gone ? "the queue of the URL option work is gone from RabbitMQ: the orders in "
+                             "it are too, and none come from there until it is declared again"
+                           : NULL;
+}
+
 const lp_durable_ops lp_rabbitmq_store = {
     .scheme = "amqp",
     .abilities = LAPSE_CAN_DURABLE | LAPSE_CAN_SHARE,
@@ -355,4 +398,5 @@ const lp_durable_ops lp_rabbitmq_store = {
     .sleeps = sleeps,
     .poll = poll_every,
     .warning = warning,
+    .trouble = trouble,
 };

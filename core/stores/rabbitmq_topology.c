@@ -296,6 +296,36 @@ int lp_rabbit_declare_fixed(rabbit_link *l, uint16_t channel, const char *prefix
     return code < 0 ? code : bind_queue(l, channel, name, name, "");
 }
 
+int lp_rabbit_declare_wake(rabbit_link *l, uint16_t channel, const char *prefix,
+                           const char *mailbox)
+{
+    char spare[LP_RABBIT_NAME_MAX + 1], deliver[LP_RABBIT_NAME_MAX + 1];
+    const argument last_one[] = {{"x-queue-type", "quorum", 0},
+                                 {"x-max-length", NULL, 1},
+                                 {"x-overflow", "drop-head", 0},
+                                 {NULL, NULL, 0}};
+    amqp_table_entry_t most = {.key = amqp_cstring_bytes("x-max-length"),
+                               .value = {.kind = AMQP_FIELD_KIND_I64, .value.i64 = 1}};
+    amqp_queue_declare_t box = {.queue = amqp_cstring_bytes(mailbox),
+                                .exclusive = 1,
+                                .auto_delete = 1,
+                                .arguments = {.num_entries = 1, .entries = &most}};
+    lp_rabbit_name(spare, prefix, "spare");
+    lp_rabbit_name(deliver, prefix, "deliver");
+    int code = declare_exchange(l, channel, spare, "fanout", NULL);
+    if (code == LAPSE_OK)
+        code = declare_queue(l, channel, spare, last_one);
+    if (code == LAPSE_OK)
+        code = bind_queue(l, channel, spare, spare, "");
+    if (code == LAPSE_OK)
+        code = declare_exchange(l, channel, deliver, "topic", spare);
+    if (code < 0)
+        return code;
+    code = lp_rabbit_call(l, channel, AMQP_QUEUE_DECLARE_METHOD, &box, AMQP_QUEUE_DECLARE_OK_METHOD,
+                          0);
+    return explain(l, code, mailbox);
+}
+
 int lp_rabbit_count(rabbit_link *l, uint16_t channel, const char *queue, uint64_t *out)
 {
     amqp_queue_declare_t m = {.queue = amqp_cstring_bytes(queue), .passive = 1};
