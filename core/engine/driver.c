@@ -5,6 +5,7 @@
 #include "engine/driver.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -127,6 +128,8 @@ void lp_driver_give_back(lp_driver *d, lp_loan *l)
         lp_queue_refund(q);
     l->settlement = (lp_job){.op = LP_AGAIN,
                              .kind = KIND_SETTLEMENT,
+                             .id = l->id,
+                             .id_len = l->id_len,
                              .row = l->row,
                              .fence = l->fence,
                              .due = l->due,
@@ -545,6 +548,8 @@ static void plan_renewals(lp_driver *d, lapse_ns now)
             continue;
         l->renewal = (lp_job){.op = LP_RENEW,
                               .kind = KIND_RENEWAL,
+                              .id = l->id,
+                              .id_len = l->id_len,
                               .row = l->row,
                               .fence = l->fence,
                               .lease = d->s->options.lease};
@@ -890,6 +895,17 @@ static void note_link(lp_driver *d, int code, lapse_ns now)
     }
 }
 
+/* Of a store that does all it is asked, but late. */
+static void note_trouble(lp_driver *d)
+{
+    const char *text = d->ops->trouble ? d->ops->trouble(d->store) : NULL;
+    if (d->troubled == (text != NULL))
+        return;
+    d->troubled = text != NULL;
+    snprintf(d->trouble.text, sizeof d->trouble.text, "%s", text ? text : "");
+    lp_tell_trouble(d->s);
+}
+
 static void fail_job(lp_driver *d, lp_job *job, int code, lapse_ns now)
 {
     if (job->kind == KIND_SETTLEMENT && loan_of(job)->lease_end > now) {
@@ -932,6 +948,21 @@ static void fail_turn(lp_driver *d, int code, lapse_ns now)
     d->dirty = true;
 }
 
+/* What the store has put off comes first in the next turn, in the order in which it was asked. */
+static void ask_once_more(lp_driver *d)
+{
+    for (size_t i = d->plan.job_count; i-- > 0;) {
+        lp_job *job = d->plan.jobs[i];
+        if (!job || !job->later)
+            continue;
+        lp_call *c = (lp_call *)job;
+        if (c->withdrawn)
+            restore_ready(d, c->withdrawn);
+        c->withdrawn = NULL;
+        post_first(d, job);
+    }
+}
+
 static void end_turn(lp_driver *d, lp_loan *loans, lapse_ns now)
 {
     lp_plan *p = &d->plan;
@@ -941,8 +972,12 @@ static void end_turn(lp_driver *d, lp_loan *loans, lapse_ns now)
     }
     for (size_t i = 0; i < p->job_count; i++) {
         p->ended = i + 1;
+        if (p->jobs[i]->later)
+            continue;
         end_job(d, p->jobs[i], now);
+        p->jobs[i] = NULL; /* It may be gone. */
     }
+    ask_once_more(d);
     note_refused(d);
     note_next(d, now);
     pass_on_loans(d, loans, now);
@@ -988,6 +1023,7 @@ static void take_turn(lp_driver *d, lapse_ns now)
     else
         end_turn(d, t.loans, now);
     d->poll_at = lp_add_ns(now, d->ops->poll(d->store));
+    note_trouble(d);
 }
 
 /* -- When -- */
@@ -1053,6 +1089,7 @@ static void sleep_until(lp_driver *d, lapse_ns at, lapse_ns limit)
     if (readable & TIMER)
         d->armed = INT64_MIN;
     d->dirty = d->dirty || readable & HINT;
+    note_trouble(d);
 }
 
 /* What the store may wake us for: only what somebody here could start. */
@@ -1178,6 +1215,7 @@ int lp_driver_open(lapse *s, const lp_durable_ops *ops, lp_store_config *config,
         free_driver(d);
         return code;
     }
+    d->ops = d->store->ops; /* One store may open another in its place. */
     *out = &d->base;
     return LAPSE_OK;
 }

@@ -4,7 +4,7 @@
  * starting times, with an order far in the future pending. After every step both sides
  * must have handed out the same records in the same order, and agree on what is next.
  * LAPSE_SEED repeats a run, LAPSE_OPS sets the number of operations. */
-/* tiers: quick full soak */
+/* tiers: small full soak */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

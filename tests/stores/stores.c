@@ -15,12 +15,12 @@
 
 struct row {
     const char *name;
-    const char *url;  /* with %s for a fresh path, or without */
+    const char *url;  /* with %s for a fresh path, or without; of one on a server: more options */
     lapse_ns tick;    /* what it may round a due time up by */
     long most;        /* orders that it is asked to hold in a test; 0: as many as the test likes */
     bool one_process; /* durable, but its orders end with this process */
     const char *server; /* the script in tests/servers that starts it; NULL: needs none */
-    const char *apart;  /* the option that keeps places on one server apart */
+    const char *apart;  /* the option that keeps places on one server apart; NULL: `url` does */
 };
 
 static const struct row table[] = {
@@ -31,6 +31,8 @@ static const struct row table[] = {
     {"sqlite", "sqlite:///%s", LAPSE_MS(1), 0, false, NULL, NULL},
     {"postgresql", NULL, LAPSE_MS(1), 0, false, "postgresql", "schema"},
     {"redis", NULL, LAPSE_MS(1), 0, false, "redis", "prefix"},
+    {"rabbitmq", NULL, LAPSE_MS(1), 300, false, "rabbitmq", "prefix"},
+    {"rabbitmq_ticket", "?poll=1s&ticket=sqlite%%3A///%s", LAPSE_MS(1), 0, false, "rabbitmq", NULL},
 };
 
 enum { ROWS = sizeof table / sizeof *table };
@@ -86,21 +88,25 @@ void new_path(char *out, size_t size, const char *name)
 
 static void row_url(const struct row *row, char *out, size_t size)
 {
+    int length = 0;
     if (row->server != NULL) {
         const char *base = bases[row - table];
-        int length =
-            snprintf(out, size, "%s%c%s=t%ld_%d", base, strchr(base, '?') != NULL ? '&' : '?',
-                     row->apart, (long)getpid(), paths++);
+        length = snprintf(out, size, "%s", base);
+        if (row->apart != NULL)
+            length = snprintf(out, size, "%s%c%s=t%ld_%d", base,
+                              strchr(base, '?') != NULL ? '&' : '?', row->apart, (long)getpid(),
+                              paths++);
         must(length < (int)size, base);
-        return;
     }
+    if (row->url == NULL)
+        return;
     char path[400];
     new_path(path, sizeof path, "orders.db");
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    int length = snprintf(out, size, row->url, path);
+    int more = snprintf(out + length, size - (size_t)length, row->url, path);
 #pragma GCC diagnostic pop
-    must(length < (int)size, path);
+    must(more < (int)size - length, path);
     simple_store_clear();
 }
 

@@ -2,7 +2,7 @@
  *
  * A host's loop looks (lapse_fd, lapse_timeout) and one order is claimed for it. Until it
  * starts it counts as pending, whatever the store's row says. */
-/* tiers: quick full */
+/* tiers: small full */
 #include "stores/stores.h"
 
 #include <stdlib.h>
