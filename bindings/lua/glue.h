@@ -58,7 +58,9 @@ typedef struct scheduler {
     void *offered_arg;
     const lapse_info *shown; /* arguments of protected calls that copy it */
     const char *text;
-    bool handles; /* there is a table of handlers */
+    uint32_t kept;   /* number of a callback that is anchored without an order; 0: none */
+    bool unfinished; /* after a call by way of fast.c: call glue_finish */
+    bool handles;    /* there is a table of handlers */
     bool wants_dead, wants_log;
     struct event *first_event, *last_event; /* what the hooks are to be told */
     uint32_t event_count, to_tell;
@@ -216,6 +218,10 @@ void glue_ring(scheduler *s);
 void glue_close_relay(scheduler *s);
 
 extern const luaL_Reg glue_relay_methods[]; /* of schedulers, for the loop in Lua */
+
+/* -- fast.c -- */
+
+extern const luaL_Reg glue_fast_methods[]; /* of schedulers, for the loop in Lua */
 
 /* -- order.c -- */
 

@@ -92,6 +92,7 @@ static void add_schedulers(lua_State *L, int module, int up)
     set_functions(L, loop, glue_ask_methods, up, false);
     set_functions(L, loop, glue_relay_methods, up, false);
     set_functions(L, loop, glue_opener_methods, up, false);
+    set_functions(L, loop, glue_fast_methods, up, false);
 }
 
 /* Orders have fields and methods; those that were taken have more. */

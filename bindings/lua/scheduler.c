@@ -43,6 +43,7 @@ bool glue_revive(lua_State *L, scheduler *s)
     if (s->hosted || lapse_after_fork(s->lapse) < 0)
         return false;
     slots_forget(L, &s->slots);
+    s->kept = 0;
     glue_forget_events(s);
     s->depth = 0;
     glue_restore_handlers(L, s);
@@ -322,6 +323,7 @@ static void forget(lua_State *L, scheduler *s)
     s->lapse = NULL;
     slots_forget(L, &s->slots);
     slots_close(&s->slots);
+    s->kept = 0;
     glue_forget_handlers(L, s);
     glue_forget_events(s);
     free(s->runs);

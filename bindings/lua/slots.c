@@ -128,6 +128,11 @@ uint32_t slots_number(const void *arg)
     return page->first + (uint32_t)((const slot_cell *)arg - page->cells);
 }
 
+void slots_use(void *arg)
+{
+    ((slot_cell *)arg)->users++;
+}
+
 void slots_release(void *arg)
 {
     slots *s = page_of(arg)->owner;

@@ -128,6 +128,8 @@ void lp_driver_give_back(lp_driver *d, lp_loan *l)
         lp_queue_refund(q);
     l->settlement = (lp_job){.op = LP_AGAIN,
                              .kind = KIND_SETTLEMENT,
+                             .id = l->id,
+                             .id_len = l->id_len,
                              .row = l->row,
                              .fence = l->fence,
                              .due = l->due,
@@ -546,6 +548,8 @@ static void plan_renewals(lp_driver *d, lapse_ns now)
             continue;
         l->renewal = (lp_job){.op = LP_RENEW,
                               .kind = KIND_RENEWAL,
+                              .id = l->id,
+                              .id_len = l->id_len,
                               .row = l->row,
                               .fence = l->fence,
                               .lease = d->s->options.lease};

@@ -302,6 +302,8 @@ static void post_settlement(lapse *s, lp_request *r, lapse_ns now)
     bool pass = l->called && r->due <= now;
     l->settlement = (lp_job){.op = op,
                              .kind = KIND_SETTLEMENT,
+                             .id = l->id,
+                             .id_len = l->id_len,
                              .row = l->row,
                              .fence = l->fence,
                              .due = r->due,
@@ -620,8 +622,10 @@ int64_t lp_driver_ask_claim(lapse *s, const lp_claim *claim, int op, lapse_ns le
 {
     const lp_loan *l = loan_of(claim);
     int code;
-    lp_call *c = new_call(op, 0, 0);
+    lp_call *c = new_call(op, l->id_len + 1, 0);
     if (c) {
+        c->job.id = memcpy(c->bytes, l->id, l->id_len + 1); /* The loan may be gone first. */
+        c->job.id_len = l->id_len;
         c->job.row = l->row;
         c->job.fence = l->fence;
         c->job.lease = lease;

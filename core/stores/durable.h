@@ -23,11 +23,11 @@
 #include "stores/store.h"
 
 /* What can be asked of a durable store beyond lp_op's first ones. LP_END, LP_AGAIN, LP_DIE
- * and the ops below that name a claim do so by `row` and `fence`, and answer LAPSE_ESTALE
- * and change nothing unless the row is held with just this fence. */
+ * and the ops below that name a claim do so by `row` or `id`, and `fence`, and answer
+ * LAPSE_ESTALE and change nothing unless the row is held with just this fence. */
 typedef enum lp_durable_op {
-    LP_RENEW = LP_LOSE + 1, /* row, fence: the lease lasts until now + `lease` */
-    LP_HOLDS,               /* row, fence: 1 while the lease has not ended, else 0 */
+    LP_RENEW = LP_LOSE + 1, /* row, id, fence: the lease lasts until now + `lease` */
+    LP_HOLDS,               /* row, id, fence: 1 while the lease has not ended, else 0 */
     LP_LIST,                /* cursor, states, infos, max: as lp_store_ops.list */
     LP_COUNT,               /* counts: of all; `queue` not NULL: of this one */
     LP_QUEUES,              /* cursor, infos, max: names of queues, in infos[].queue */

@@ -329,15 +329,15 @@ typedef struct work {
     postgresql_store *d;
     session *s;
     lp_turn *t;
-    bool limited;    /* room is counted in this transaction */
-    bool room_busy;  /* others hold the lock for that, and it was waited for */
-    bool got_room;   /* we hold it */
+    bool limited;         /* room is counted in this transaction */
+    bool room_busy;       /* others hold the lock for that, and it was waited for */
+    bool got_room;        /* we hold it */
     const char *patience; /* the lock_timeout of this transaction */
-    bool backwards;  /* rows are locked from the last to the first */
-    bool wide;       /* claims look from the very first on */
-    int64_t clock;   /* of the server, from START on */
-    lp_loan **end;   /* of t->loans */
-    unsigned pushed; /* claimed for pushed wants */
+    bool backwards;       /* rows are locked from the last to the first */
+    bool wide;            /* claims look from the very first on */
+    int64_t clock;        /* of the server, from START on */
+    lp_loan **end;        /* of t->loans */
+    unsigned pushed;      /* claimed for pushed wants */
     hint hints[HINTS];
     int hint_count;
     uint64_t dead_dropped;

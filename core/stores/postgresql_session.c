@@ -415,7 +415,8 @@ static int set_up(const session *s)
     snprintf(sql, sizeof sql,
              "SELECT set_config(name, value, false) FROM (VALUES ('statement_timeout', '%lld'),"
              " ('lock_timeout', '%lld'), ('enable_seqscan', 'off'), ('enable_bitmapscan', 'off'),"
-             " ('jit', 'off'), ('plan_cache_mode', 'force_generic_plan'),"
+             " ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off'), ('jit', 'off'),"
+             " ('plan_cache_mode', 'force_generic_plan'),"
              " ('idle_in_transaction_session_timeout', '60s'),"
              " ('standard_conforming_strings', 'on')) v(name, value)",
              ms / 8 * 7, ms / 4 * 3);

@@ -18,7 +18,7 @@
 rabbit_queue *lp_rabbit_find_queue(const rabbit_store *d, const char *name)
 {
     for (size_t i = 0; i < d->queue_count; i++)
-        if (strcmp(d->queues[i]->name, name) == 0)
+        if (!d->queues[i]->is_shops && strcmp(d->queues[i]->name, name) == 0)
             return d->queues[i];
     return NULL;
 }
@@ -54,9 +54,12 @@ int lp_rabbit_use_queue(rabbit_store *d, rabbit_queue *q)
 {
     if (q->is_declared)
         return LAPSE_OK;
-    int code =
-        lp_rabbit_declare_work(&d->in, LP_RABBIT_DECLARE, d->settings.prefix, q->word);
+    int code = q->is_shops ? lp_rabbit_find_work(d)
+                           : lp_rabbit_declare_work(&d->in, LP_RABBIT_DECLARE, d->settings.prefix,
+                                                    q->word);
     q->is_declared = code == LAPSE_OK;
+    if (q->is_shops)
+        d->work_is_gone = !q->is_declared;
     return code;
 }
 
@@ -267,6 +270,21 @@ static int open_descriptors(rabbit_store *d)
     return watch(d, d->timer);
 }
 
+/* Beside that of lapse, of the same name. */
+static int add_shops_queue(rabbit_store *d)
+{
+    const rabbit_shop *shop = &d->settings.shop;
+    if (!shop->work)
+        return LAPSE_OK;
+    rabbit_queue *own = lp_rabbit_queue(d, shop->queue);
+    rabbit_queue *q = own ? new_queue(d, shop->queue) : NULL;
+    if (!q)
+        return lp_fail_memory();
+    q->is_shops = true;
+    snprintf(q->work, sizeof q->work, "%s", shop->work);
+    return LAPSE_OK;
+}
+
 static int set_up(rabbit_store *d, const lp_store_config *config)
 {
     d->config = *config;
@@ -278,7 +296,11 @@ static int set_up(rabbit_store *d, const lp_store_config *config)
     memcpy(d->delays.fixed, d->settings.fixed, sizeof d->delays.fixed);
     int code = open_descriptors(d);
     if (code == LAPSE_OK)
+        code = add_shops_queue(d);
+    if (code == LAPSE_OK)
         code = lp_rabbit_open_links(d);
+    if (code == LAPSE_OK)
+        code = lp_rabbit_find_shop(d);
     return code < 0 ? code : check(d);
 }
 
@@ -356,6 +378,14 @@ static const char *warning(const lp_durable *durable, int n)
     return n < d->warning_count ? d->warnings[n] : NULL;
 }
 
+static const char *trouble(const lp_durable *durable)
+{
+    const rabbit_store *d = (const rabbit_store *)durable;
+    return d->work_is_gone ? "the queue of the URL option work is gone from RabbitMQ: the orders in "
+                             "it are too, and none come from there until it is declared again"
+                           : NULL;
+}
+
 const lp_durable_ops lp_rabbitmq_store = {
     .scheme = "amqp",
     .abilities = LAPSE_CAN_DURABLE | LAPSE_CAN_SHARE,
@@ -367,4 +397,5 @@ const lp_durable_ops lp_rabbitmq_store = {
     .sleeps = sleeps,
     .poll = poll_every,
     .warning = warning,
+    .trouble = trouble,
 };

@@ -17,6 +17,7 @@
 
 #include "stores/durable.h"
 #include "stores/rabbitmq_link.h"
+#include "stores/url.h"
 
 int lp_rabbit_read_url(lp_store_config *config, rabbit_settings *out); /* to be freed in any case */
 void lp_rabbit_free_settings(rabbit_settings *s);
@@ -31,6 +32,7 @@ typedef struct rabbit_queue {
     char work[LP_RABBIT_NAME_MAX + 1];
     size_t number;
     bool is_declared; /* on this connection */
+    bool is_shops;    /* `work` is a shop's: orders are only taken from it */
 
     unsigned serial;   /* of its consumer; its tag is made of `number` and this */
     bool consumes;     /* there is one */
@@ -66,6 +68,7 @@ typedef struct rabbit_sent {
     rabbit_message *message; /* this, which nobody holds */
     bool open; /* not confirmed */
     size_t bytes;
+    bool to_shop; /* to the exchange of a shop */
 } rabbit_sent;
 
 /* Delays that were asked for lately: those that come again and again get a queue of their own. */
@@ -116,6 +119,7 @@ typedef struct rabbit_store {
     uint64_t dead_dropped;
     char warnings[LP_RABBIT_WARNINGS][LP_RABBIT_WARNING_MAX];
     int warning_count;
+    bool work_is_gone; /* that of the shop */
 } rabbit_store;
 
 /* -- rabbitmq.c -- */
@@ -160,6 +164,10 @@ void lp_rabbit_lose_sent(rabbit_store *d); /* the channel or the connection is g
 /* Has this delay a queue of its own? Its number among the fixed, or -1. Counts it. */
 int lp_rabbit_fixed(rabbit_store *d, lapse_ns delay);
 
+/* Publish as it stands. */
+int lp_rabbit_send_to(rabbit_store *d, const char *exchange, const char *key,
+                      const rabbit_order *o, rabbit_sent sent);
+
 /* -- rabbitmq_consume.c -- */
 
 /* What has come: to its queue, or to `looked`. */
@@ -195,6 +203,26 @@ void lp_rabbit_purge(rabbit_store *d, lp_job *j);
 int lp_rabbit_trim(rabbit_store *d);
 int lp_rabbit_end_walk(rabbit_store *d);
 void lp_rabbit_count_all(rabbit_store *d, lp_job *j);
+
+/* -- rabbitmq_shop.c: a shop's own delay exchange and work queue -- */
+
+/* 1: the option is none of these. */
+int lp_rabbit_read_shop(const lp_url_option *option, rabbit_shop *out);
+int lp_rabbit_check_shop(rabbit_shop *shop);
+void lp_rabbit_free_shop(rabbit_shop *shop);
+
+/* Whether what the URL names is there; the work queue alone. */
+int lp_rabbit_find_shop(rabbit_store *d);
+int lp_rabbit_find_work(rabbit_store *d);
+
+/* Whether a new order goes to its exchange; have it wait there; what to say when it came back. */
+bool lp_rabbit_is_shops(const rabbit_store *d, const rabbit_order *o);
+int lp_rabbit_send_to_shop(rabbit_store *d, lapse_ns delay, const rabbit_order *given,
+                           rabbit_sent sent);
+int lp_rabbit_returned_by_shop(const rabbit_store *d);
+
+/* A message from its work queue becomes an order. */
+void lp_rabbit_adopt(rabbit_store *d, rabbit_message *m);
 
 /* -- rabbitmq_turn.c -- */
 

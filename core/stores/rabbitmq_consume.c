@@ -84,6 +84,10 @@ void lp_rabbit_take_in(rabbit_store *d, rabbit_message *m)
     m->from = q;
     m->arrived = lp_clock_monotonic();
     m->order.queue = q->name;
+    m->order.reason = LAPSE_REASON_NONE; /* That it has waited is none. */
+    m->order.error = NULL;
+    if (q->is_shops && !m->too_large)
+        lp_rabbit_adopt(d, m);
     put_ready(q, m);
 }
 
@@ -202,7 +206,7 @@ static int sweep_queue(rabbit_store *d, const lp_turn *t, rabbit_queue *q, lapse
     for (rabbit_message **at = &q->ready; code >= 0 && *at;) {
         bool is_early = start_of(*at) > lp_add_ns(utc, HOLD);
         bool is_left = start_of(*at) <= utc && real_now - (*at)->arrived > HOLD;
-        if (is_early || is_left)
+        if (is_early || is_left || (*at)->moves)
             code = put_back(d, t, take_ready(q, at));
         else
             at = &(*at)->next;
@@ -407,6 +411,10 @@ static int ask_for_all(rabbit_store *d, const lp_turn *t)
         bool looks = d->config.manual ? is_looked_at(t, q) : q->wanted > 0;
         if (looks)
             code = lp_rabbit_use_queue(d, q);
+        if (code < 0 && q->is_shops && d->in.connection) {
+            code = LAPSE_OK; /* The others go on, and it may come back. */
+            continue;
+        }
         if (code < 0)
             return code;
         if (d->config.manual)
@@ -479,7 +487,7 @@ static rabbit_message **find_due(rabbit_store *d, const lp_want *w, lapse_ns utc
         rabbit_message **at = &q->ready;
         while (w->newest && (*at)->next && start_of((*at)->next) <= utc)
             at = &(*at)->next;
-        if (start_of(*at) > utc)
+        if (start_of(*at) > utc || (*at)->moves)
             continue;
         if (!best || is_before(*at, *best) != w->newest) {
             best = at;

@@ -234,10 +234,12 @@ static int begin_message(rabbit_link *l, const amqp_frame_t *f)
     if (method->id == AMQP_BASIC_DELIVER_METHOD) {
         const amqp_basic_deliver_t *d = method->decoded;
         m->tag = d->delivery_tag;
+        m->is_again = d->redelivered;
         copy_text(m->consumer, sizeof m->consumer, d->consumer_tag);
     } else if (method->id == AMQP_BASIC_GET_OK_METHOD) {
         const amqp_basic_get_ok_t *g = method->decoded;
         m->tag = g->delivery_tag;
+        m->is_again = g->redelivered;
     } else {
         const amqp_basic_return_t *r = method->decoded;
         m->returned = r->reply_code;
@@ -254,7 +256,8 @@ static int read_header(rabbit_link *l, const amqp_frame_t *f)
     if (!lp_rabbit_read_properties(m, f->payload.properties.decoded))
         return lose(l, "out of memory");
     m->want = (size_t)size;
-    if (size > LAPSE_PAYLOAD_MAX)
+    m->too_large = size > LAPSE_PAYLOAD_MAX;
+    if (m->too_large)
         m->bad = "it is larger than an order may be";
     else if (size && !(m->body = malloc((size_t)size)))
         return lose(l, "out of memory");

@@ -25,6 +25,16 @@ enum { LP_RABBIT_PREFIX_MAX = 64, LP_RABBIT_NAME_MAX = 255, LP_RABBIT_CHANNELS =
 
 enum { LP_RABBIT_FIXED_MOST = 16 };
 
+/* What of a shop's own queues is used, by name: rabbitmq_shop.c. */
+typedef struct rabbit_shop {
+    char *work;          /* a queue to consume from as well; NULL: none */
+    char *exchange;      /* to publish orders to that wait; NULL: none */
+    char *key, *queue;   /* with this routing key; of which queue of lapse */
+    lapse_ns ttl;        /* of the queue behind the exchange; LAPSE_FOREVER: it has none */
+    bool expires;        /* each message has a TTL of its own */
+    bool has_message_id; /* that is the order's id; else the body is */
+} rabbit_shop;
+
 typedef struct rabbit_settings {
     char *user, *password, *host, *vhost;
     unsigned port;
@@ -37,6 +47,7 @@ typedef struct rabbit_settings {
     bool fixed_given; /* none is found out */
     char *ticket;     /* the URL of the store that keeps the orders; NULL: RabbitMQ does */
     bool poll_given;
+    rabbit_shop shop;
 } rabbit_settings;
 
 /* -- rabbitmq_message.c: an order as a message -- */
@@ -51,6 +62,8 @@ typedef struct rabbit_order {
     int64_t generation, fence;
     int attempt; /* so many have been counted */
 
+    const char *expiration; /* a TTL of its own, in ms; NULL: none */
+
     /* Of a dead letter. */
     lapse_reason reason;
     const char *error;
@@ -62,6 +75,10 @@ typedef struct rabbit_message {
     struct rabbit_message *next;
     rabbit_order order;
     const char *bad; /* a fixed text: why it is no order of ours; NULL: it is one */
+    bool is_ours;    /* lapse has published it */
+    bool is_again;   /* it was delivered before, or it was given back */
+    bool moves;      /* to a queue of ours, before anybody starts it */
+    bool too_large;  /* and its body was not kept */
 
     uint16_t channel;
     uint64_t tag;      /* for the acknowledgement */

@@ -156,6 +156,7 @@ bool lp_rabbit_read_properties(rabbit_message *m, const amqp_basic_properties_t 
         return false;
     rabbit_order *o = &m->order;
     m->bad = fault_of(h, id);
+    m->is_ours = number_of(find(h, "lapse-v"), 0) == VERSION;
     o->id = keep(&at, id);
     o->id_len = id.len;
     o->queue = keep(&at, queue);
@@ -236,4 +237,8 @@ void lp_rabbit_write_properties(const rabbit_order *o, uint64_t number, rabbit_h
         .message_id = bytes(o->id, o->id_len),
         .correlation_id = bytes(room->number, (size_t)len),
     };
+    if (o->expiration) {
+        out->_flags |= AMQP_BASIC_EXPIRATION_FLAG;
+        out->expiration = amqp_cstring_bytes(o->expiration);
+    }
 }

@@ -153,8 +153,8 @@ static int blocked(const rabbit_link *l)
                    l->blocked_for);
 }
 
-static int publish(rabbit_store *d, const char *exchange, const char *key, const rabbit_order *o,
-                   rabbit_sent sent)
+int lp_rabbit_send_to(rabbit_store *d, const char *exchange, const char *key,
+                      const rabbit_order *o, rabbit_sent sent)
 {
     if (d->out.connection && lp_rabbit_drain(&d->out) < 0)
         return LAPSE_EOFFLINE;
@@ -218,9 +218,9 @@ static int send_by_ladder(rabbit_store *d, lapse_ns delay, const rabbit_queue *q
         return code;
     lp_rabbit_route(&route, lp_rabbit_steps(left_of(d, delay)), q->word);
     if (route.level < 0)
-        return publish(d, "", q->work, o, sent);
+        return lp_rabbit_send_to(d, "", q->work, o, sent);
     lp_rabbit_name_level(exchange, d->settings.prefix, route.level);
-    return publish(d, exchange, route.key, o, sent);
+    return lp_rabbit_send_to(d, exchange, route.key, o, sent);
 }
 
 static int send_by_fixed(rabbit_store *d, int fixed, const rabbit_queue *q, const rabbit_order *o,
@@ -235,7 +235,7 @@ static int send_by_fixed(rabbit_store *d, int fixed, const rabbit_queue *q, cons
         d->delays.is_declared[fixed] = true;
     }
     lp_rabbit_name_fixed(exchange, d->settings.prefix, ms);
-    return publish(d, exchange, q->word, o, sent);
+    return lp_rabbit_send_to(d, exchange, q->word, o, sent);
 }
 
 int lp_rabbit_send_order(rabbit_store *d, const lp_turn *t, const rabbit_order *o,
@@ -247,8 +247,10 @@ int lp_rabbit_send_order(rabbit_store *d, const lp_turn *t, const rabbit_order *
     int code = q ? lp_rabbit_use_queue(d, q) : lp_fail_memory();
     if (code < 0)
         return code;
+    if (sent.job && sent.job->op == LP_SCHEDULE && lp_rabbit_is_shops(d, o))
+        return lp_rabbit_send_to_shop(d, delay, o, sent);
     if (d->config.manual || delay <= SHORT)
-        return publish(d, "", q->work, o, sent);
+        return lp_rabbit_send_to(d, "", q->work, o, sent);
     bool is_new = sent.job && sent.job->op != LP_AGAIN;
     int fixed = is_new ? lp_rabbit_fixed(d, delay) : -1;
     return fixed < 0 ? send_by_ladder(d, delay, q, o, sent) : send_by_fixed(d, fixed, q, o, sent);
@@ -258,19 +260,21 @@ int lp_rabbit_send_dead(rabbit_store *d, const rabbit_order *o, rabbit_sent sent
 {
     char name[LP_RABBIT_NAME_MAX + 1];
     lp_rabbit_name(name, d->settings.prefix, "dead");
-    return publish(d, "", name, o, sent);
+    return lp_rabbit_send_to(d, "", name, o, sent);
 }
 
 /* -- Confirmed, or not -- */
 
-static int fault_of(rabbit_store *d, sent_state state, const lp_detail *lost)
+static int fault_of(rabbit_store *d, const rabbit_sent *s, const lp_detail *lost)
 {
-    switch (state) {
+    switch (s->state) {
     case REFUSED:
         return lp_fail(LAPSE_EFULL,
                        "RabbitMQ refuses it: a queue on its way is at its limit (a policy's "
                        "max-length), or could not write it");
     case RETURNED:
+        if (s->to_shop)
+            return lp_rabbit_returned_by_shop(d);
         lp_rabbit_forget_topology(d);
         return lp_fail(LAPSE_ESYSTEM,
                        "RabbitMQ has no queue for it: it was deleted while lapse used it, and is "
@@ -289,7 +293,7 @@ static void give_up(rabbit_store *d, rabbit_message *m)
 static void end_sent(rabbit_store *d, rabbit_sent *s, const lp_detail *lost)
 {
     bool accepted = s->state == ACCEPTED;
-    int code = accepted ? LAPSE_OK : fault_of(d, s->state, lost);
+    int code = accepted ? LAPSE_OK : fault_of(d, s, lost);
     if (!accepted && s->job)
         lp_job_fail(s->job, code);
     if (s->held && accepted) {

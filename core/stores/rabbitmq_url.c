@@ -59,6 +59,9 @@ static int read_fixed(const lp_url_option *option, rabbit_settings *out)
 
 static int read_own(const lp_url_option *option, rabbit_settings *out)
 {
+    int code = lp_rabbit_read_shop(option, &out->shop);
+    if (code <= 0)
+        return code;
     if (lp_url_is(option, "prefix"))
         return read_prefix(option, out);
     if (lp_url_is(option, "fixed"))
@@ -82,7 +85,8 @@ static int read_own(const lp_url_option *option, rabbit_settings *out)
         return read_verify(option, &out->verify);
     return lp_fail(LAPSE_EURL,
                    "amqp: has no option %s: use prefix, fixed, ticket, timeout, heartbeat, poll, "
-                   "cacert, cert, key, verify, max_dead, lease, stuck_after",
+                   "cacert, cert, key, verify, work, queue, delay_exchange, routing_key, ttl, "
+                   "expiration, id, max_dead, lease, stuck_after",
                    lp_text_quote(option->name, option->name_len < 40 ? option->name_len : 40));
 }
 
@@ -105,6 +109,9 @@ static int read_options(lp_store_config *config, rabbit_settings *out)
 /* A broker cannot count what is on its way in several queues as one step of publishing. */
 static int check_limits(const lp_store_config *config, const rabbit_settings *out)
 {
+    if (out->ticket && (out->shop.work || out->shop.exchange))
+        return lp_fail(LAPSE_EURL, "with ticket= RabbitMQ only wakes: leave work= and "
+                                   "delay_exchange= out");
     if (out->ticket)
         return LAPSE_OK;
     if (config->max_pending || config->overflow != LAPSE_REFUSE)
@@ -158,6 +165,8 @@ int lp_rabbit_read_url(lp_store_config *config, rabbit_settings *out)
         code = read_options(config, out);
     if (code == LAPSE_OK)
         code = check_limits(config, out);
+    if (code == LAPSE_OK)
+        code = lp_rabbit_check_shop(&out->shop);
     if (code == LAPSE_OK && !out->cert != !out->key)
         code = lp_fail(LAPSE_EURL, "the URL options cert and key go together: one is missing");
     if (code < 0)
@@ -176,6 +185,7 @@ void lp_rabbit_free_settings(rabbit_settings *s)
     free(s->cacert);
     free(s->cert);
     free(s->key);
+    lp_rabbit_free_shop(&s->shop);
     if (s->ticket) /* It may hold a password. */
         explicit_bzero(s->ticket, strlen(s->ticket));
     free(s->ticket);

@@ -34,7 +34,7 @@ static int subscribe_all(redis_store *d)
         return code;
     char channel[160];
     snprintf(channel, sizeof channel, "__keyspace@%llu__:%s", (unsigned long long)d->options.db,
-             d->keys[3]);
+             d->keys[4]);
     return subscribe(d, "SUBSCRIBE", channel);
 }
 

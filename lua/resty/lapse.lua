@@ -36,6 +36,7 @@ local lapse_core = require "lapse"
 local core = require "lapse.core"
 local loop = require "lapse.loop"
 local ask = require "resty.lapse.ask"
+local fast = require "resty.lapse.fast"
 local process = require "ngx.process"
 local reload = require "resty.lapse.reload"
 local worker = require "resty.lapse.worker"
@@ -224,6 +225,7 @@ function lapse.start(options)
     if not this then
         return nil, message, "System"
     end
+    this.fast = fast.new(scheduler)
     return true
 end
 
@@ -253,6 +255,12 @@ function lapse.schedule(order_id, delay, callback)
         return ask.call(w, "schedule", order_id, delay, callback)
     end
     expect(w, delay)
+    local generation, message, code = fast.schedule(w, order_id, delay, callback)
+    if generation then
+        return generation
+    elseif generation == nil then
+        return nil, message, code
+    end
     return methods.schedule(w.scheduler, order_id, delay, callback)
 end
 
@@ -304,6 +312,12 @@ function lapse.put(order)
         return ask.call(w, "put", order)
     end
     expect(w, type(order) == "table" and order.delay)
+    local generation, message, code = fast.put(w, order)
+    if generation then
+        return generation
+    elseif generation == nil then
+        return nil, message, code
+    end
     return methods.put(w.scheduler, order)
 end
 
@@ -357,6 +371,12 @@ function lapse.cancel(order_id, generation)
     if w.place then
         return ask.call(w, "cancel", order_id, generation)
     end
+    local cancelled, why = fast.cancel(w, order_id, generation)
+    if cancelled then
+        return true
+    elseif cancelled == false then
+        return false, why
+    end
     return methods.cancel(w.scheduler, order_id, generation)
 end
 
@@ -409,6 +429,7 @@ function lapse.handle(queue, handler, policy)
     elseif not answer then
         return nil, message, code
     end
+    fast.forget(w)
     w.handlers[queue] = handler
     w.inline[queue] = inline or nil
     wake(w)

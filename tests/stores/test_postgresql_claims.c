@@ -133,12 +133,13 @@ enum { KIB = 1024 };
 static void insert_payloads(PGconn *app, const char *queue, int count, int bytes)
 {
     char text[500];
-    snprintf(text, sizeof text,
-             "INSERT INTO lapse_order (id, queue, at, seq, generation, due, payload) SELECT"
-             " convert_to('%s' || i, 'UTF8'), '%s', now() - interval '1 s' + i * interval '1 us', s,"
-             " s, now(), decode(repeat('00', %d), 'hex') FROM"
-             " (SELECT i, nextval('lapse_seq') AS s FROM generate_series(1, %d) i) x",
-             queue, queue, bytes, count);
+    snprintf(
+        text, sizeof text,
+        "INSERT INTO lapse_order (id, queue, at, seq, generation, due, payload) SELECT"
+        " convert_to('%s' || i, 'UTF8'), '%s', now() - interval '1 s' + i * interval '1 us', s,"
+        " s, now(), decode(repeat('00', %d), 'hex') FROM"
+        " (SELECT i, nextval('lapse_seq') AS s FROM generate_series(1, %d) i) x",
+        queue, queue, bytes, count);
     sql(app, text);
 }
 
@@ -291,11 +292,8 @@ START_TEST(not_every_queue_is_looked_into)
         char id[16], queue[16];
         snprintf(id, sizeof id, "new%d", i);
         snprintf(queue, sizeof queue, i % 2 ? "q%d" : "unknown%d", i + 1);
-        lp_job j = {.op = LP_SCHEDULE,
-                    .id = id,
-                    .id_len = strlen(id),
-                    .queue = queue,
-                    .due = now_ns()};
+        lp_job j = {
+            .op = LP_SCHEDULE, .id = id, .id_len = strlen(id), .queue = queue, .due = now_ns()};
         lp_want w = {.queues = &q, .queue_count = 1, .others = true, .most = 1};
         lp_loan *l = take_turn(d, (lp_job *[]){&j}, 1, &w, 1);
         ck_assert_int_gt(j.answer, 0);

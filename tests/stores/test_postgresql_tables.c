@@ -239,7 +239,8 @@ static void fill_golden(lapse *s)
 /* As pg_dump would write it, but with a mark for the schema. */
 static const char dump[] =
     "PGPASSWORD= pg_dump --schema=%s --no-owner --no-privileges --no-comments --inserts"
-    " '%s' | sed -e '/^--/d' -e '/^SET [^c]/d' -e '/^SET client/d' -e '/^SELECT pg_catalog.set_config/d' -e '/^\\\\/d'"
+    " '%s' | sed -e '/^--/d' -e '/^SET [^c]/d' -e '/^SET client/d'"
+    " -e '/^SELECT pg_catalog.set_config/d' -e '/^\\\\/d'"
     " -e '/^[[:space:]]*$/d' -e 's/\\b%s\\b/LAPSE_SCHEMA/g'";
 
 static void write_dump(const place *at, const char *options, const char *file)
