@@ -262,6 +262,32 @@ START_TEST(a_crowd_of_takers_is_in_nobodys_way)
 }
 END_TEST
 
+static void look_for_more(void *arg, const lapse_info *info)
+{
+    (void)info;
+    ck_assert_int_ge(lapse_timeout(*(lapse **)arg), 0);
+}
+
+/* The driver claims "b" after the pass has looked for the last time, and before it ends. */
+START_TEST(a_pass_runs_what_is_claimed_behind_its_back)
+{
+    lapse *s = NULL;
+    const lapse_options options = {.on_dead = look_for_more, .hook_arg = &s};
+    rig r = fresh(_i, &options);
+    s = r.s;
+    player p;
+    player_open(&p, r.s, always_reject);
+    handle(r.s, "work", &p, NULL);
+    put(r.s, "work", "a", LAPSE_MS(1));
+    put(r.s, "work", "b", LAPSE_MS(2));
+    ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_MS(5)), LAPSE_OK);
+    ck_assert_int_eq(lapse_process(r.s, 0), 2);
+    ck_assert_uint_eq(tape_count(&p.ran), 2);
+    player_close(&p);
+    end(&r, NULL);
+}
+END_TEST
+
 /* -- Dead letters ----------------------------------------------------------------------------- */
 
 START_TEST(requeue_makes_room_without_losing_it)
@@ -500,6 +526,7 @@ static void fill(Suite *suite)
     TCase *others = tcase_create("takers, dead letters");
     ADD_FOR_STORES(others, a_host_that_polls_is_told);
     ADD_FOR_STORES(others, a_crowd_of_takers_is_in_nobodys_way);
+    ADD_FOR_STORES(others, a_pass_runs_what_is_claimed_behind_its_back);
     ADD_FOR_STORES(others, requeue_makes_room_without_losing_it);
     ADD_FOR_STORES(others, the_largest_max_dead_keeps_them);
     suite_add_tcase(suite, others);
