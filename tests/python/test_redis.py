@@ -324,11 +324,6 @@ def test_wrong_urls_say_what_is_wrong(url, words):
         lapse.Scheduler(url)
 
 
-def test_tls_is_named(server):
-    with pytest.raises(lapse.Unsupported, match="TLS"):
-        lapse.Scheduler("rediss://127.0.0.1:6379/0")
-
-
 def test_a_socket_and_a_database(tmp_path):
     path = f"{tmp_path}/r.sock"
     server = Server(tmp_path / "data", "--unixsocket", path)

@@ -39,6 +39,7 @@ static const struct row table[] = {
 enum { ROWS = sizeof table / sizeof *table };
 
 static int built[ROWS]; /* numbers of rows */
+static unsigned abilities_of[ROWS];
 static int built_count;
 static char folder[256];
 static char bases[ROWS][256]; /* what the URLs of those on a server begin with */
@@ -167,6 +168,7 @@ static bool is_built(int i)
         fprintf(stderr, "%s: %s\n", url, lapse_error_detail());
         exit(EXIT_FAILURE);
     }
+    abilities_of[i] = lapse_abilities(s);
     lapse_close(s, LIMIT);
     return true;
 }
@@ -293,16 +295,31 @@ bool shared_by_processes(int store, const char *test)
     return shared;
 }
 
-bool able(const rig *r, const char *test, unsigned abilities)
+unsigned store_abilities(int store)
 {
-    static const char *const names[] = {
-        "callbacks of an order's own", "durable", "shared", "cancel", "list", "transact"};
-    unsigned missing = abilities & ~lapse_abilities(r->s);
-    for (int bit = 0; bit < 6; bit++)
+    return abilities_of[row_of(store) - table];
+}
+
+static bool has(unsigned abilities, const char *test, unsigned wanted)
+{
+    static const char *const names[] = {"callbacks of an order's own", "durable", "shared", "cancel",
+                                        "list", "transact", "limit"};
+    unsigned missing = wanted & ~abilities;
+    for (int bit = 0; bit < 7; bit++)
         if (missing & 1u << bit)
             printf("skipped: %s: this store has no: %s\n", test, names[bit]);
     fflush(stdout);
     return missing == 0;
+}
+
+bool able(const rig *r, const char *test, unsigned abilities)
+{
+    return has(lapse_abilities(r->s), test, abilities);
+}
+
+bool store_able(int store, const char *test, unsigned abilities)
+{
+    return has(store_abilities(store), test, abilities);
 }
 
 /* -- Orders ------------------------------------------------------------------------------ */
