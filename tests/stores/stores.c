@@ -95,11 +95,9 @@ static void row_url(const struct row *row, char *out, size_t size)
     int length = 0;
     if (row->server != NULL) {
         const char *base = bases[row - table];
-        length = snprintf(out, size, "%s", base);
-        if (row->apart != NULL)
-            length = snprintf(out, size, "%s%c%s=t%lx_%ld_%d", base,
-                              strchr(base, '?') != NULL ? '&' : '?', row->apart, started,
-                              (long)getpid(), paths++);
+        length =
+            snprintf(out, size, "%s%c%s=t%lx_%ld_%d", base, strchr(base, '?') != NULL ? '&' : '?',
+                     row->apart, started, (long)getpid(), paths++);
         must(length < (int)size, base);
     }
     if (row->url == NULL)
@@ -304,8 +302,8 @@ unsigned store_abilities(int store)
 
 static bool has(unsigned abilities, const char *test, unsigned wanted)
 {
-    static const char *const names[] = {"callbacks of an order's own", "durable", "shared", "cancel",
-                                        "list", "transact", "limit"};
+    static const char *const names[] = {
+        "callbacks of an order's own", "durable", "shared", "cancel", "list", "transact", "limit"};
     unsigned missing = wanted & ~abilities;
     for (int bit = 0; bit < 7; bit++)
         if (missing & 1u << bit)
