@@ -298,8 +298,8 @@ unsigned store_abilities(int store)
 
 static bool has(unsigned abilities, const char *test, unsigned wanted)
 {
-    static const char *const names[] = {"callbacks of an order's own", "durable", "shared", "cancel",
-                                        "list", "transact", "limit"};
+    static const char *const names[] = {
+        "callbacks of an order's own", "durable", "shared", "cancel", "list", "transact", "limit"};
     unsigned missing = wanted & ~abilities;
     for (int bit = 0; bit < 7; bit++)
         if (missing & 1u << bit)
