@@ -47,7 +47,8 @@ typedef struct rabbit_queue {
     bool looked;     /* asked the broker for it */
     bool is_known;   /* under a manual clock: of what it held at the last look, and has been sent */
     lapse_ns first;  /* since, the first was for then; UTC */
-    lapse_ns surplus_since; /* lp_clock_monotonic; 0: the consumer asks for no more than is wanted */
+    lapse_ns
+        surplus_since; /* lp_clock_monotonic; 0: the consumer asks for no more than is wanted */
 } rabbit_queue;
 
 /* An order that a consumer here holds. */
@@ -69,7 +70,7 @@ typedef struct rabbit_sent {
     lp_job *job;             /* NULL: nobody's */
     rabbit_held *held;       /* what it takes the place of, or */
     rabbit_message *message; /* this, which nobody holds */
-    bool open; /* not confirmed */
+    bool open;               /* not confirmed */
     size_t bytes;
     bool to_shop; /* to the exchange of a shop */
 } rabbit_sent;
@@ -83,6 +84,7 @@ typedef struct rabbit_delays {
     } seen[LP_RABBIT_COUNTERS];
     int64_t fixed[LP_RABBIT_FIXED_MOST];
     bool is_declared[LP_RABBIT_FIXED_MOST];
+    lapse_ns usable_at[LP_RABBIT_FIXED_MOST]; /* lp_clock_monotonic */
     int fixed_count;
 } rabbit_delays;
 
@@ -100,15 +102,15 @@ typedef struct rabbit_store {
     lp_durable base; /* first */
     lp_store_config config;
     rabbit_settings settings;
-    rabbit_link out, in; /* publishing, consuming */
+    rabbit_link out, in;                     /* publishing, consuming */
     bool out_closed, in_closed, look_closed; /* channels: to be noted by lp_rabbit_note_losses */
-    int watch, timer;    /* epoll over both and the timer: the driver's hint */
+    int watch, timer;                        /* epoll over both and the timer: the driver's hint */
 
     rabbit_queue **queues;
     size_t queue_count, queue_room;
     lapse_ns ahead;   /* UTC minus the scheduler's clock, when the connection was made */
     lapse_ns turn_at; /* lp_clock_monotonic when the turn began */
-    int levels; /* of the ladder that are declared */
+    int levels;       /* of the ladder that are declared */
     rabbit_delays delays;
 
     rabbit_held *held[LP_RABBIT_HELD];
@@ -182,8 +184,8 @@ void lp_rabbit_lose_sent(rabbit_store *d); /* the channel or the connection is g
 int lp_rabbit_fixed(rabbit_store *d, lapse_ns delay);
 
 /* Publish as it stands. */
-int lp_rabbit_send_to(rabbit_store *d, const char *exchange, const char *key,
-                      const rabbit_order *o, rabbit_sent sent);
+int lp_rabbit_send_to(rabbit_store *d, const char *exchange, const char *key, const rabbit_order *o,
+                      rabbit_sent sent);
 
 /* -- rabbitmq_consume.c -- */
 

@@ -96,22 +96,22 @@ static char *copy_bytes(const void *bytes, size_t len)
     return copy;
 }
 
-static int show(const rabbit_store *d, const lp_turn *t, const rabbit_message *m,
-                lapse_info *out)
+static int show(const rabbit_store *d, const lp_turn *t, const rabbit_message *m, lapse_info *out)
 {
     const rabbit_order *o = &m->order;
-    *out = (lapse_info){.state = LAPSE_STATE_DEAD,
-                        .id = copy_bytes(o->id, o->id_len),
-                        .id_len = o->id_len,
-                        .queue = strdup(o->queue),
-                        .payload = o->payload_len ? copy_bytes(o->payload, o->payload_len) : NULL,
-                        .payload_len = o->payload_len,
-                        .due = lp_rabbit_scheduler_time(d, t, o->due),
-                        .ended = o->ended ? lp_rabbit_scheduler_time(d, t, o->ended) : LP_UNKNOWN_TIME,
-                        .generation = o->generation,
-                        .attempt = o->attempt,
-                        .reason = o->reason,
-                        .error = o->error ? strdup(o->error) : NULL};
+    *out =
+        (lapse_info){.state = LAPSE_STATE_DEAD,
+                     .id = copy_bytes(o->id, o->id_len),
+                     .id_len = o->id_len,
+                     .queue = strdup(o->queue),
+                     .payload = o->payload_len ? copy_bytes(o->payload, o->payload_len) : NULL,
+                     .payload_len = o->payload_len,
+                     .due = lp_rabbit_scheduler_time(d, t, o->due),
+                     .ended = o->ended ? lp_rabbit_scheduler_time(d, t, o->ended) : LP_UNKNOWN_TIME,
+                     .generation = o->generation,
+                     .attempt = o->attempt,
+                     .reason = o->reason,
+                     .error = o->error ? strdup(o->error) : NULL};
     if (out->id && out->queue && (out->payload || !o->payload_len) && (out->error || !o->error))
         return LAPSE_OK;
     lapse_info_free(out);
@@ -147,8 +147,9 @@ static int go_on(rabbit_store *d, const lp_job *j)
     if (*j->cursor == 0)
         return lp_rabbit_end_walk(d);
     if (*j->cursor != d->walk)
-        return lp_fail(LAPSE_ESTALE, "this list of dead letters was ended by another that began, or "
-                                     "by a minute without a question: list them again");
+        return lp_fail(LAPSE_ESTALE,
+                       "this list of dead letters was ended by another that began, or "
+                       "by a minute without a question: list them again");
     return LAPSE_OK;
 }
 
