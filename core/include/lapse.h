@@ -649,6 +649,7 @@ typedef enum lapse_ability {
     LAPSE_CAN_CANCEL = 8,    /* cancel, reschedule, exists */
     LAPSE_CAN_LIST = 16,     /* get and each */
     LAPSE_CAN_TRANSACT = 32, /* schedule inside the application's transaction */
+    LAPSE_CAN_LIMIT = 64,    /* max_pending, overflow */
 } lapse_ability;
 
 LAPSE_API unsigned lapse_abilities(const lapse *s);

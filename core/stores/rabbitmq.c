@@ -137,7 +137,7 @@ static void drop_looked(rabbit_store *d)
         d->looked = m->next;
         lp_rabbit_free_message(m);
     }
-    d->walk = d->walk_tag = d->walk_count = 0;
+    lp_rabbit_forget_walk(d);
 }
 
 /* A channel that the broker has closed, as one whose consumer took too long, has lost what was
@@ -289,6 +289,7 @@ static int set_up(rabbit_store *d, const lp_store_config *config)
 {
     d->config = *config;
     d->config.url = NULL; /* the caller's */
+    d->ahead = lp_sum_ns(config->wall, -config->now);
     /* A turn that waits must not outlast the leases that it would renew. */
     if (d->settings.timeout > config->lease / 3)
         d->settings.timeout = config->lease / 3;

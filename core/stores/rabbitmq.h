@@ -43,7 +43,10 @@ typedef struct rabbit_queue {
     rabbit_message *ready;
     unsigned ready_count;
 
-    unsigned wanted; /* by this turn */
+    unsigned wanted; /* by this turn, which has */
+    bool looked;     /* asked the broker for it */
+    bool is_known;   /* under a manual clock: of what it held at the last look, and has been sent */
+    lapse_ns first;  /* since, the first was for then; UTC */
     lapse_ns surplus_since; /* lp_clock_monotonic; 0: the consumer asks for no more than is wanted */
 } rabbit_queue;
 
@@ -83,6 +86,14 @@ typedef struct rabbit_delays {
     int fixed_count;
 } rabbit_delays;
 
+/* A dead letter that a walk has shown. */
+typedef struct rabbit_shown {
+    uint64_t tag;
+    char *id;
+    size_t id_len;
+    int64_t generation;
+} rabbit_shown;
+
 enum { LP_RABBIT_WARNING_MAX = 300, LP_RABBIT_WARNINGS = 2 };
 
 typedef struct rabbit_store {
@@ -95,6 +106,7 @@ typedef struct rabbit_store {
 
     rabbit_queue **queues;
     size_t queue_count, queue_room;
+    lapse_ns ahead;   /* UTC minus the scheduler's clock, when the connection was made */
     lapse_ns turn_at; /* lp_clock_monotonic when the turn began */
     int levels; /* of the ladder that are declared */
     rabbit_delays delays;
@@ -113,8 +125,9 @@ typedef struct rabbit_store {
 
     /* A walk through the dead letters: those it has shown are unacknowledged until it ends. */
     uint64_t walk, walk_last;
-    uint64_t walk_tag, walk_count;
-    lapse_ns walk_until;
+    rabbit_shown *shown;
+    size_t shown_count, shown_room;
+    lapse_ns walk_until; /* lp_clock_monotonic */
 
     uint64_t dead_dropped;
     char warnings[LP_RABBIT_WARNINGS][LP_RABBIT_WARNING_MAX];
@@ -143,8 +156,12 @@ void lp_rabbit_forget_topology(rabbit_store *d);
 int64_t lp_rabbit_next_generation(rabbit_store *d);
 
 /* UTC of the scheduler's clock, and back. */
-lapse_ns lp_rabbit_utc(const lp_turn *t, lapse_ns at);
-lapse_ns lp_rabbit_scheduler_time(const lp_turn *t, lapse_ns utc);
+lapse_ns lp_rabbit_utc(const rabbit_store *d, const lp_turn *t, lapse_ns at);
+lapse_ns lp_rabbit_scheduler_time(const rabbit_store *d, const lp_turn *t, lapse_ns utc);
+
+/* By what time an order that has come is judged: the broker has waited already, so that of the
+ * wall clock and one that no step has moved since the connection was made the later will do. */
+lapse_ns lp_rabbit_judge(const rabbit_store *d, const lp_turn *t);
 
 /* -- rabbitmq_publish.c -- */
 
@@ -202,6 +219,7 @@ void lp_rabbit_requeue_dead(rabbit_store *d, const lp_turn *t, lp_job *j);
 void lp_rabbit_purge(rabbit_store *d, lp_job *j);
 int lp_rabbit_trim(rabbit_store *d);
 int lp_rabbit_end_walk(rabbit_store *d);
+void lp_rabbit_forget_walk(rabbit_store *d); /* the channel is gone */
 void lp_rabbit_count_all(rabbit_store *d, lp_job *j);
 
 /* -- rabbitmq_shop.c: a shop's own delay exchange and work queue -- */

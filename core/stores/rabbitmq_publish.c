@@ -242,13 +242,14 @@ int lp_rabbit_send_order(rabbit_store *d, const lp_turn *t, const rabbit_order *
                          rabbit_sent sent)
 {
     lapse_ns due = o->at > o->due ? o->at : o->due;
-    lapse_ns delay = lp_sum_ns(due, -lp_rabbit_utc(t, t->now));
+    lapse_ns delay = lp_sum_ns(due, -lp_rabbit_utc(d, t, t->now));
     rabbit_queue *q = lp_rabbit_queue(d, o->queue);
     int code = q ? lp_rabbit_use_queue(d, q) : lp_fail_memory();
     if (code < 0)
         return code;
     if (sent.job && sent.job->op == LP_SCHEDULE && lp_rabbit_is_shops(d, o))
         return lp_rabbit_send_to_shop(d, delay, o, sent);
+    q->first = due < q->first ? due : q->first;
     if (d->config.manual || delay <= SHORT)
         return lp_rabbit_send_to(d, "", q->work, o, sent);
     bool is_new = sent.job && sent.job->op != LP_AGAIN;

@@ -218,7 +218,7 @@ int lp_redis_open_link(redis_store *d, lapse_ns now)
         lp_detail_restore(&kept);
         return code;
     }
-    d->hint_retry_at = 0;
+    d->hint_retry_at = d->hint_pause = 0;
     lp_redis_listen(d);
     return code;
 }
@@ -270,6 +270,7 @@ static int open_store(lp_store_config *config, lp_durable **out)
         free_store(d);
         return code;
     }
+    d->is_open = true;
     config->keep = d->config.keep;
     *out = &d->base;
     return LAPSE_OK;
@@ -314,7 +315,8 @@ static const char *warning(const lp_durable *durable, int n)
 
 const lp_durable_ops lp_redis_store = {
     .scheme = "redis",
-    .abilities = LAPSE_CAN_DURABLE | LAPSE_CAN_SHARE | LAPSE_CAN_CANCEL | LAPSE_CAN_LIST,
+    .abilities = LAPSE_CAN_DURABLE | LAPSE_CAN_SHARE | LAPSE_CAN_CANCEL | LAPSE_CAN_LIST |
+                 LAPSE_CAN_LIMIT,
     .open = open_store,
     .close = close_store,
     .turn = turn,

@@ -37,6 +37,8 @@ typedef struct settings {
     char *host, *socket; /* one of them */
     unsigned port;
     char *user, *password; /* NULL: none */
+    bool tls;
+    char *ca, *cert, *key; /* files, with TLS; NULL: the machine's, none, that of `cert` */
     uint64_t db;
     char prefix[LP_REDIS_PREFIX_MAX + 1];
     lapse_ns poll, timeout;
@@ -110,6 +112,14 @@ typedef struct hush {
 hush lp_redis_hush(void);
 void lp_redis_unhush(const hush *h);
 
+/* -- redis_tls.c -- */
+
+/* Whether this build has it. */
+bool lp_redis_has_tls(void);
+
+/* TLS on a connection that is new. */
+int lp_redis_start_tls(const settings *s, redisContext *c);
+
 /* -- redis.c -- */
 
 /* A walk through the orders, between two calls: the last that was looked at. */
@@ -121,7 +131,7 @@ typedef struct walk {
     char member[LAPSE_ID_MAX + 16];
 } walk;
 
-enum { LP_REDIS_WALKS = 64, LP_REDIS_WARNING_MAX = 300, LP_REDIS_WARNINGS = 4 };
+enum { LP_REDIS_WALKS = 64, LP_REDIS_WARNING_MAX = 300, LP_REDIS_WARNINGS = 5 };
 
 typedef struct redis_store {
     lp_durable base; /* first */
@@ -144,11 +154,12 @@ typedef struct redis_store {
     lapse_ns ahead_until;
 
     redisContext *hint; /* subscribed; NULL: there is none */
-    lapse_ns hint_retry_at;
+    lapse_ns hint_retry_at, hint_pause;
 
     int version;       /* major, of the server */
     uint64_t replicas; /* that it had when it was opened */
     bool is_limited;   /* it may refuse orders for memory (maxmemory) */
+    bool is_open;      /* warnings are as they were found before */
     char warnings[LP_REDIS_WARNINGS][LP_REDIS_WARNING_MAX];
     int warning_count;
 } redis_store;
@@ -170,6 +181,9 @@ int lp_redis_load_scripts(redis_store *d);
 
 /* Look at what the server says of itself: an error, or what is worth a warning is noted. */
 int lp_redis_check(redis_store *d);
+
+/* Note a warning, if the store is being opened. */
+void lp_redis_warn(redis_store *d, const char *text);
 
 /* -- redis_turn.c, redis_answer.c -- */
 

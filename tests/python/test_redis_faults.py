@@ -74,6 +74,30 @@ def test_p62_the_connection_of_hints_alone_is_killed(server):
         until(lambda: server.ask("PUBSUB", "NUMSUB", "{lapse}:wake")[1] >= 1)
 
 
+@pytest.mark.parametrize("rights", [("-subscribe",), ("resetchannels",)])
+def test_who_may_not_subscribe_polls_and_does_not_knock_each_second(server, caplog, rights):
+    server.ask("ACL", "SETUSER", "worker", "on", ">pw", "~*", "&*", "+@all", *rights)
+    url = server.url.replace("redis://", "redis://worker:pw@") + "?poll=20ms"
+    with Consumer(url) as c, lapse.Scheduler(server.url, workers=0) as other:
+        until(lambda: "may not subscribe" in caplog.text)
+        before = connections(server)
+        began = time.monotonic()
+        for i in range(5):
+            other.schedule(f"o{i}", 0, queue="q")
+            until(lambda n=i: len(c.ran) == n + 1)
+        while time.monotonic() < began + 2.5:
+            other.get("o0")
+            time.sleep(0.05)  # sleeps: a try each second would show
+        asked = connections(server) - before - 1
+        assert asked == 0, "it tried to subscribe again"
+    assert caplog.text.count("may not subscribe") == 1
+
+
+def connections(server):
+    lines = server.ask("INFO", "stats").decode().split()
+    return next(int(x.split(":")[1]) for x in lines if x.startswith("total_connections_received"))
+
+
 def test_hints_come_again_after_their_connection_was_killed(server):
     with Consumer(server.url + "?poll=300ms") as c, lapse.Scheduler(server.url, workers=0) as other:
         server.ask("CLIENT", "KILL", "TYPE", "pubsub")
