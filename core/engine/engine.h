@@ -42,7 +42,7 @@ struct lapse {
     bool stopped;
     struct lp_submitted *answers, **answers_end; /* to be collected */
     int link_news; /* of the store's link, not told yet: LAPSE_OK: it is up again */
-    bool has_link_news, has_warnings;
+    bool has_link_news, has_warnings, has_trouble_news;
 
     lp_alarm host;    /* lapse_fd */
     lp_alarm waiters; /* polled by the leader of those who wait */
@@ -233,6 +233,9 @@ void lp_tell_warnings(lapse *s);
 
 /* The store's link is up again (LAPSE_OK), or down. Under the lock. */
 void lp_tell_link(lapse *s, int code);
+
+/* Something is amiss with the store, though it works, or is not any more. Under the lock. */
+void lp_tell_trouble(lapse *s);
 
 /* Deal with claims that are lost or stuck, if it is time. Without the lock. */
 void lp_watch(lapse *s);

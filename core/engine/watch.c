@@ -226,10 +226,29 @@ static void tell_warnings(lapse *s)
     }
 }
 
+/* Tell that something is amiss with the store, or is not any more. */
+static void tell_trouble(lapse *s)
+{
+    lp_detail said = {"the store is as it should be again"};
+    pthread_mutex_lock(&s->lock);
+    bool is_news = s->has_trouble_news && s->options.log, troubled = s->driver->troubled;
+    if (troubled)
+        said = s->driver->trouble;
+    s->has_trouble_news = false;
+    pthread_mutex_unlock(&s->lock);
+    if (!is_news)
+        return;
+    lp_frame frame;
+    lp_call_out(s, &frame);
+    s->options.log(s->options.hook_arg, troubled ? LAPSE_WARNING : LAPSE_INFO, said.text);
+    lp_call_back(&frame);
+}
+
 void lp_watch(lapse *s)
 {
     if (s->driver) {
         tell_warnings(s);
+        tell_trouble(s);
         tell_link(s);
     }
     enum { MOST = 256 }; /* events that one call sees to; the next goes on */
@@ -283,6 +302,12 @@ void lp_tell_link(lapse *s, int code)
 {
     s->has_link_news = true;
     s->link_news = code;
+    check_by(s, INT64_MIN);
+}
+
+void lp_tell_trouble(lapse *s)
+{
+    s->has_trouble_news = true;
     check_by(s, INT64_MIN);
 }
 

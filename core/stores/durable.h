@@ -23,11 +23,11 @@
 #include "stores/store.h"
 
 /* What can be asked of a durable store beyond lp_op's first ones. LP_END, LP_AGAIN, LP_DIE
- * and the ops below that name a claim do so by `row` and `fence`, and answer LAPSE_ESTALE
- * and change nothing unless the row is held with just this fence. */
+ * and the ops below that name a claim do so by `row` or `id`, and `fence`, and answer
+ * LAPSE_ESTALE and change nothing unless the row is held with just this fence. */
 typedef enum lp_durable_op {
-    LP_RENEW = LP_LOSE + 1, /* row, fence: the lease lasts until now + `lease` */
-    LP_HOLDS,               /* row, fence: 1 while the lease has not ended, else 0 */
+    LP_RENEW = LP_LOSE + 1, /* row, id, fence: the lease lasts until now + `lease` */
+    LP_HOLDS,               /* row, id, fence: 1 while the lease has not ended, else 0 */
     LP_LIST,                /* cursor, states, infos, max: as lp_store_ops.list */
     LP_COUNT,               /* counts: of all; `queue` not NULL: of this one */
     LP_QUEUES,              /* cursor, infos, max: names of queues, in infos[].queue */
@@ -70,6 +70,8 @@ typedef struct lp_job {
     int64_t answer;
     char *detail;
     bool replaced, died;
+    bool later;            /* LP_SCHEDULE and what has an id: not asked, somebody was in the way.
+                              It is asked in the next turn, before all that came after it */
     char *of_queue;        /* of the order that LP_CANCEL has cancelled, or that `died`: from
                               malloc; NULL without memory */
     int64_t running_fence; /* who holds the order: LP_CANCEL answered LAPSE_FATE_RUNNING, or
@@ -174,6 +176,11 @@ typedef struct lp_durable_ops {
     /* What of the server's settings may lose orders, as found at open: sentence number `n`,
      * counting from 0, or NULL after the last. The same at any time. NULL: there is none. */
     const char *(*warning)(const lp_durable *d, int n);
+
+    /* What is amiss though turns succeed, so that hints are late or missing: a sentence that
+     * lives until the next call of the store, or NULL. On the driver's thread. NULL: nothing
+     * ever is. */
+    const char *(*trouble)(const lp_durable *d);
 } lp_durable_ops;
 
 /* The first member of every durable store. */
@@ -207,6 +214,6 @@ void lp_job_undo(lp_job *j);
 int lp_durable_check_spec(const lapse_spec *spec);
 
 /* Those of this build; table.c knows which. */
-extern const lp_durable_ops lp_sqlite_store, lp_postgresql_store, lp_redis_store;
+extern const lp_durable_ops lp_sqlite_store, lp_postgresql_store, lp_redis_store, lp_rabbitmq_store;
 
 #endif

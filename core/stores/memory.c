@@ -195,7 +195,7 @@ static bool drain(lp_store *store, lp_remains *out)
 
 const lp_store_ops lp_memory_store = {
     .scheme = "memory",
-    .abilities = LAPSE_CAN_CALLBACK | LAPSE_CAN_CANCEL | LAPSE_CAN_LIST,
+    .abilities = LAPSE_CAN_CALLBACK | LAPSE_CAN_CANCEL | LAPSE_CAN_LIST | LAPSE_CAN_LIMIT,
     .open = open_memory,
     .close = close_memory,
     .execute = execute,

@@ -24,6 +24,11 @@ const lp_durable_ops *lp_test_store;
 #else
 #define REDIS_STORE NULL
 #endif
+#ifdef LAPSE_WITH_RABBITMQ
+#define RABBITMQ_STORE (&lp_rabbitmq_store)
+#else
+#define RABBITMQ_STORE NULL
+#endif
 
 /* clang-format off */
 static const struct {
@@ -37,8 +42,8 @@ static const struct {
     {"postgres", {NULL, POSTGRESQL_STORE}, "PostgreSQL", "libpq-dev"},
     {"redis", {NULL, REDIS_STORE}, "Redis", "libhiredis-dev"},
     {"rediss", {NULL, REDIS_STORE}, "Redis", "libhiredis-dev"},
-    {"amqp", {NULL, NULL}, "RabbitMQ", NULL},
-    {"amqps", {NULL, NULL}, "RabbitMQ", NULL},
+    {"amqp", {NULL, RABBITMQ_STORE}, "RabbitMQ", "librabbitmq-dev"},
+    {"amqps", {NULL, RABBITMQ_STORE}, "RabbitMQ", "librabbitmq-dev"},
 };
 /* clang-format on */
 

@@ -227,6 +227,13 @@ static int take_part(const char *text, size_t len, const char *what, char **out)
     return LAPSE_OK;
 }
 
+int lp_url_decoded(const lp_url_option *option, const char *name, char **out)
+{
+    free(*out);
+    *out = NULL;
+    return take_part(option->value, option->value_len, name, out);
+}
+
 /* What stands there is not shown: in a URL that is written wrongly it may be of a password. */
 static int bad_port(void)
 {

@@ -3,8 +3,8 @@
  *     scheme:...?name=value&name=value
  *     scheme://user:password@host:port/path?name=value
  *
- * Names and values of options are read as they stand, without %-decoding: the options of the
- * stores need none. What stands before them is %-decoded. A password is never part of a
+ * Names and values of options are read as they stand, without %-decoding: but for ticket= the
+ * options of the stores need none. What stands before them is %-decoded. A password is never part of a
  * message. */
 #ifndef LP_URL_H
 #define LP_URL_H
@@ -34,6 +34,10 @@ int lp_url_refuse(const lp_url_option *option, const char *wanted);
  * is outside `min` to `max`. */
 int lp_url_duration(const lp_url_option *option, lapse_ns min, lapse_ns max, lapse_ns *out);
 int lp_url_number(const lp_url_option *option, uint64_t min, uint64_t max, uint64_t *out);
+
+/* Read a value that is %-encoded, since it is a URL itself for instance, into *out from malloc,
+ * which is freed before. LAPSE_EURL does not show it. */
+int lp_url_decoded(const lp_url_option *option, const char *name, char **out);
 
 /* Read an option that every store has into `config`: max_pending, max_dead, keep, lease,
  * stuck_after, overflow. 1: it is none of these. */

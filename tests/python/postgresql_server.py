@@ -10,44 +10,22 @@ import tempfile
 import time
 from pathlib import Path
 
+from private_server import PrivateServer
 from support import PATIENCE
 
-SCRIPT = Path(__file__).parent.parent / "servers" / "postgresql"
 
-
-class Server:
-    """One that ends with this process at the latest."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.places = 0
-        self.base = self.start()
-
-    def do(self, verb: str, *words: str) -> str:
-        command = [str(SCRIPT), verb, str(self.folder), *words]
-        # Into a file: the server that is started keeps what it inherits open.
-        path = self.folder.parent / f"{self.folder.name}.said"
-        with path.open("w") as out:
-            subprocess.run(command, stdout=out, timeout=4 * PATIENCE, check=True)
-        return path.read_text().strip()
-
-    def start(self) -> str:
-        return self.do("start", str(os.getpid()))
-
-    def kill(self) -> None:
-        self.do("kill")
-
-    def stop(self) -> None:
-        self.do("stop")
+class Server(PrivateServer):
+    script = "postgresql"
+    places = 0
 
     def place(self) -> str:
         """The URL of a fresh store."""
         self.places += 1
-        return f"{self.base}?schema=p{os.getpid()}_{self.places}"
+        return f"{self.url}?schema=p{os.getpid()}_{self.places}"
 
     @property
     def port(self) -> int:
-        return int(self.base.rsplit(":", 1)[1].split("/")[0])
+        return int(self.url.rsplit(":", 1)[1].split("/")[0])
 
 
 def free_port() -> int:

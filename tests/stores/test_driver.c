@@ -2,8 +2,10 @@
  *
  * A host's loop looks (lapse_fd, lapse_timeout) and one order is claimed for it. Until it
  * starts it counts as pending, whatever the store's row says. */
-/* tiers: quick full */
+/* tiers: small full */
 #include "stores/stores.h"
+
+#include <stdlib.h>
 
 #include <string.h>
 
@@ -39,6 +41,7 @@ static void end(rig *r, tape *t)
 
 START_TEST(cancel_withdraws)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_CANCEL);
     WITH_ONE_READY(r, t);
     ck_assert_int_eq(lapse_cancel(r.s, "ready", 12345), LAPSE_FATE_UNKNOWN);
     ck_assert_int_eq(lapse_cancel(r.s, "ready", LAPSE_ANY), LAPSE_FATE_CANCELLED);
@@ -52,6 +55,7 @@ END_TEST
 
 START_TEST(it_counts_as_pending)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_LIST);
     WITH_ONE_READY(r, t);
     lapse_info info = look(r.s, "ready");
     ck_assert_int_eq(info.state, LAPSE_STATE_PENDING);
@@ -77,6 +81,7 @@ static bool note_state(const lapse_info *info, void *arg)
 
 START_TEST(a_walk_shows_it_as_pending)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_LIST);
     WITH_ONE_READY(r, t);
     int shown = 0;
     ck_assert_int_eq(lapse_each(r.s, LAPSE_STATE_PENDING, note_state, &shown), 1);
@@ -89,6 +94,7 @@ END_TEST
 
 START_TEST(replace_withdraws)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_CANCEL);
     WITH_ONE_READY(r, t);
     int64_t generation = lapse_put(r.s, &(lapse_spec){.id = "ready",
                                                       .queue = "work",
@@ -107,6 +113,7 @@ END_TEST
 
 START_TEST(reschedule_withdraws)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_CANCEL);
     WITH_ONE_READY(r, t);
     ck_assert_int_eq(lapse_reschedule(r.s, "ready", LAPSE_ANY, LAPSE_SECONDS(10)),
                      LAPSE_FATE_RESCHEDULED);
@@ -149,6 +156,7 @@ END_TEST
 
 START_TEST(a_host_that_does_not_come_lets_others)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_LIST);
     tape t, other;
     place p = new_place(_i, NULL);
     rig r = open_place(&p, NULL);
@@ -170,6 +178,36 @@ START_TEST(a_host_that_does_not_come_lets_others)
     lapse_info_free(&info);
     ck_assert_int_eq(lapse_process(second.s, 0), 1);
     ck_assert_int_eq(other.entries[0].attempt, 1);
+    leave_place(&second);
+    rig_close(&r);
+    tape_close(&t);
+    tape_close(&other);
+}
+END_TEST
+
+START_TEST(a_host_is_given_as_many_as_it_wants)
+{
+    tape t, other;
+    place p = new_place(_i, NULL);
+    rig r = open_place(&p, NULL);
+    NEEDS(&r, LAPSE_CAN_DURABLE | LAPSE_CAN_SHARE);
+    tape_open(&t, r.s);
+    ck_assert_int_eq(lapse_handle(r.s, "work", tape_note, &t, NULL, NULL), LAPSE_OK);
+    EXPECT_ERROR(lapse_want(r.s, 0), LAPSE_EINVAL, "0 callbacks");
+    EXPECT_ERROR(lapse_want(r.s, LAPSE_WANT_MAX + 1), LAPSE_EINVAL, "1001 callbacks");
+    ck_assert_int_eq(lapse_want(r.s, 4), LAPSE_OK);
+    ck_assert_int_ge(lapse_fd(r.s), 0);
+    put_batch(r.s, "work", "o", 10, 0);
+    ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_MS(10)), LAPSE_OK);
+    ck_assert_int_eq(lapse_timeout(r.s), 0);
+    rig second = join_place(&p, &r, NULL);
+    tape_open(&other, second.s);
+    ck_assert_int_eq(lapse_handle(second.s, "work", tape_note, &other, NULL, NULL), LAPSE_OK);
+    ck_assert_int_eq(lapse_process(second.s, 0), 6);
+    ck_assert_int_eq(lapse_process(r.s, 0), 4);
+    ck_assert_int_eq(lapse_process(r.s, 0), 0);
+    for (int i = 0; i < 4; i++)
+        ck_assert_int_eq(atoi(t.entries[i].id + 1), i); /* The oldest, and in order. */
     leave_place(&second);
     rig_close(&r);
     tape_close(&t);
@@ -254,6 +292,7 @@ END_TEST
 
 START_TEST(requeue_makes_room_without_losing_it)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_LIMIT);
     const lapse_options options = {
         .max_pending = 1, .max_dead = 1, .overflow = LAPSE_DEAD_LETTER_OLDEST};
     rig r = fresh(_i, &options);
@@ -329,6 +368,7 @@ static void note_error(void *arg, const lapse_order *order, const char *error)
 
 START_TEST(a_lease_lost_to_another_is_told)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_CANCEL);
     char error[200] = "";
     place p = new_place(_i, NULL);
     const lapse_options options = {.on_error = note_error, .hook_arg = error};
@@ -363,6 +403,7 @@ END_TEST
 
 START_TEST(running_elsewhere_is_not_repeated)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_CANCEL);
     place p = new_place(_i, NULL);
     rig r = open_place(&p, NULL);
     NEEDS(&r, LAPSE_CAN_DURABLE | LAPSE_CAN_SHARE);
@@ -403,6 +444,7 @@ static lapse_answer collected(rig *r, const void *tag)
 
 START_TEST(answers_come_in_order)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_CANCEL);
     rig r = fresh(_i, NULL);
     int tags[5];
     const lapse_spec spec = {.id = "o", .delay = LAPSE_HOURS(1)};
@@ -478,6 +520,7 @@ static void fill(Suite *suite)
     ADD_FOR_STORES(loans, reschedule_withdraws);
     ADD_FOR_STORES(loans, stop_gives_back);
     ADD_FOR_STORES(loans, a_host_that_does_not_come_lets_others);
+    ADD_FOR_STORES(loans, a_host_is_given_as_many_as_it_wants);
     suite_add_tcase(suite, loans);
 
     TCase *others = tcase_create("takers, dead letters");

@@ -1,0 +1,402 @@
+/* rabbitmq.c - orders in RabbitMQ: the store's table, opening, closing, connecting anew.
+ *
+ * rabbitmq.h says how orders travel, rabbitmq_turn.c what a turn is. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/wake.h"
+#include "stores/rabbitmq.h"
+#include "stores/rabbitmq_ticket.h"
+
+/* -- Queues -- */
+
+rabbit_queue *lp_rabbit_find_queue(const rabbit_store *d, const char *name)
+{
+    for (size_t i = 0; i < d->queue_count; i++)
+        if (!d->queues[i]->is_shops && strcmp(d->queues[i]->name, name) == 0)
+            return d->queues[i];
+    return NULL;
+}
+
+static rabbit_queue *new_queue(rabbit_store *d, const char *name)
+{
+    if (d->queue_count == d->queue_room) {
+        size_t room = d->queue_room ? 2 * d->queue_room : 16;
+        rabbit_queue **more = realloc(d->queues, room * sizeof *more);
+        if (!more)
+            return NULL;
+        d->queues = more;
+        d->queue_room = room;
+    }
+    rabbit_queue *q = calloc(1, sizeof *q);
+    if (!q || !(q->name = strdup(name))) {
+        free(q);
+        return NULL;
+    }
+    lp_rabbit_word(q->word, name);
+    lp_rabbit_name_work(q->work, d->settings.prefix, q->word);
+    q->number = d->queue_count;
+    return d->queues[d->queue_count++] = q;
+}
+
+rabbit_queue *lp_rabbit_queue(rabbit_store *d, const char *name)
+{
+    rabbit_queue *q = lp_rabbit_find_queue(d, name);
+    return q ? q : new_queue(d, name);
+}
+
+int lp_rabbit_use_queue(rabbit_store *d, rabbit_queue *q)
+{
+    if (q->is_declared)
+        return LAPSE_OK;
+    int code = q->is_shops ? lp_rabbit_find_work(d)
+                           : lp_rabbit_declare_work(&d->in, LP_RABBIT_DECLARE, d->settings.prefix,
+                                                    q->word);
+    q->is_declared = code == LAPSE_OK;
+    if (q->is_shops)
+        d->work_is_gone = !q->is_declared;
+    return code;
+}
+
+void lp_rabbit_forget_topology(rabbit_store *d)
+{
+    d->levels = 0;
+    memset(d->delays.is_declared, 0, sizeof d->delays.is_declared);
+    for (size_t i = 0; i < d->queue_count; i++)
+        d->queues[i]->is_declared = false;
+}
+
+static void free_queues(rabbit_store *d)
+{
+    for (size_t i = 0; i < d->queue_count; i++) {
+        free(d->queues[i]->name);
+        free(d->queues[i]);
+    }
+    free(d->queues);
+}
+
+/* -- What arrives on the links -- */
+
+static void out_message(void *arg, rabbit_message *m)
+{
+    if (m->returned)
+        lp_rabbit_note_returned(arg, m->number);
+    lp_rabbit_free_message(m);
+}
+
+static void out_confirmed(void *arg, uint64_t number, bool multiple, bool accepted)
+{
+    lp_rabbit_note_confirm(arg, number, multiple, accepted);
+}
+
+static void out_closed(void *arg, uint16_t channel)
+{
+    (void)channel;
+    ((rabbit_store *)arg)->out_closed = true;
+}
+
+static void in_message(void *arg, rabbit_message *m)
+{
+    lp_rabbit_take_in(arg, m);
+}
+
+static void in_closed(void *arg, uint16_t channel)
+{
+    rabbit_store *d = arg;
+    d->in_closed = d->in_closed || channel == LP_RABBIT_CONSUME;
+    d->look_closed = d->look_closed || channel == LP_RABBIT_LOOK;
+}
+
+static void no_confirm(void *arg, uint64_t number, bool multiple, bool accepted)
+{
+    (void)arg, (void)number, (void)multiple, (void)accepted;
+}
+
+static void in_cancelled(void *arg, const char *consumer)
+{
+    lp_rabbit_consumer_gone(arg, consumer);
+}
+
+static void no_cancel(void *arg, const char *consumer)
+{
+    (void)arg, (void)consumer;
+}
+
+static const rabbit_ears out_ears = {out_message, out_confirmed, no_cancel, out_closed};
+static const rabbit_ears in_ears = {in_message, no_confirm, in_cancelled, in_closed};
+
+static void drop_looked(rabbit_store *d)
+{
+    while (d->looked) {
+        rabbit_message *m = d->looked;
+        d->looked = m->next;
+        lp_rabbit_free_message(m);
+    }
+    lp_rabbit_forget_walk(d);
+}
+
+/* A channel that the broker has closed, as one whose consumer took too long, has lost what was
+ * delivered on it; so has a connection that was lost. */
+void lp_rabbit_note_losses(rabbit_store *d)
+{
+    if (!d->out.connection || d->out_closed) {
+        lp_rabbit_lose_sent(d);
+        lp_rabbit_disconnect(&d->out, false);
+        d->out_closed = false;
+    }
+    if (!d->in.connection || d->in_closed) {
+        lp_rabbit_lose_held(d);
+        d->in_closed = false;
+    }
+    if (!d->in.connection || d->look_closed) {
+        drop_looked(d);
+        d->look_closed = false;
+    }
+}
+
+/* -- Links -- */
+
+static int watch(rabbit_store *d, int fd)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
+    return epoll_ctl(d->watch, EPOLL_CTL_ADD, fd, &event) == 0 ? LAPSE_OK : LAPSE_ESYSTEM;
+}
+
+static int confirm_publishes(rabbit_store *d)
+{
+    amqp_confirm_select_t m = {.nowait = 0};
+    d->published = 0;
+    return lp_rabbit_call(&d->out, LP_RABBIT_PUBLISH, AMQP_CONFIRM_SELECT_METHOD, &m,
+                          AMQP_CONFIRM_SELECT_OK_METHOD, 0);
+}
+
+static int open_out(rabbit_store *d)
+{
+    d->out_closed = false;
+    int code = lp_rabbit_connect(&d->out, &d->settings, &out_ears, d);
+    if (code == LAPSE_OK)
+        code = confirm_publishes(d);
+    return code < 0 ? code : watch(d, d->out.fd);
+}
+
+static int open_in(rabbit_store *d)
+{
+    int code = lp_rabbit_connect(&d->in, &d->settings, &in_ears, d);
+    lp_rabbit_forget_topology(d);
+    if (code == LAPSE_OK)
+        code = lp_rabbit_declare_base(&d->in, LP_RABBIT_DECLARE, d->settings.prefix);
+    return code < 0 ? code : watch(d, d->in.fd);
+}
+
+int lp_rabbit_open_links(rabbit_store *d)
+{
+    int code = LAPSE_OK;
+    lp_rabbit_note_losses(d);
+    if (!d->in.connection)
+        code = open_in(d);
+    if (code == LAPSE_OK && !d->out.connection)
+        code = open_out(d);
+    if (code == LAPSE_OK)
+        return LAPSE_OK;
+    lp_detail kept;
+    lp_detail_save(&kept);
+    if (!d->out.connection || code != LAPSE_EOFFLINE)
+        lp_rabbit_close_links(d, false);
+    lp_detail_restore(&kept);
+    return code;
+}
+
+void lp_rabbit_close_links(rabbit_store *d, bool politely)
+{
+    lp_rabbit_disconnect(&d->out, politely);
+    lp_rabbit_disconnect(&d->in, politely);
+    lp_rabbit_note_losses(d);
+}
+
+/* -- What is worth a warning -- */
+
+static int check(rabbit_store *d)
+{
+    char name[LP_RABBIT_NAME_MAX + 1];
+    uint64_t lost;
+    lp_rabbit_name(name, d->settings.prefix, "unrouted");
+    int code = lp_rabbit_count(&d->in, LP_RABBIT_DECLARE, name, &lost);
+    if (code == LAPSE_OK && lost)
+        snprintf(d->warnings[d->warning_count++], LP_RABBIT_WARNING_MAX,
+                 "%llu orders stand in %.80s: the queues they were for have been deleted; move them "
+                 "to where they belong, or purge it",
+                 (unsigned long long)lost, name);
+    return code;
+}
+
+/* -- The table -- */
+
+static void free_store(rabbit_store *d)
+{
+    lp_rabbit_close_links(d, false);
+    free_queues(d);
+    free(d->sent);
+    if (d->watch >= 0)
+        close(d->watch);
+    if (d->timer >= 0)
+        lp_wake_close(d->timer);
+    lp_rabbit_free_settings(&d->settings);
+    free(d);
+}
+
+/* What was delivered and not started goes back, with what it counts as. */
+static void close_store(lp_durable *durable)
+{
+    rabbit_store *d = (rabbit_store *)durable;
+    const lp_turn now = {.now = lp_clock_now(NULL), .wall = lp_clock_wall(NULL)};
+    if (d->in.connection && d->out.connection && !d->config.manual &&
+        lp_rabbit_return_ready(d, &now) >= 0)
+        lp_rabbit_flush(d);
+    lp_rabbit_close_links(d, true);
+    free_store(d);
+}
+
+static int open_descriptors(rabbit_store *d)
+{
+    d->watch = epoll_create1(EPOLL_CLOEXEC);
+    d->timer = lp_wake_open();
+    if (d->watch < 0 || d->timer < 0)
+        return lp_fail(LAPSE_ESYSTEM, "no descriptor is left for RabbitMQ");
+    return watch(d, d->timer);
+}
+
+/* Beside that of lapse, of the same name. */
+static int add_shops_queue(rabbit_store *d)
+{
+    const rabbit_shop *shop = &d->settings.shop;
+    if (!shop->work)
+        return LAPSE_OK;
+    rabbit_queue *own = lp_rabbit_queue(d, shop->queue);
+    rabbit_queue *q = own ? new_queue(d, shop->queue) : NULL;
+    if (!q)
+        return lp_fail_memory();
+    q->is_shops = true;
+    snprintf(q->work, sizeof q->work, "%s", shop->work);
+    return LAPSE_OK;
+}
+
+static int set_up(rabbit_store *d, const lp_store_config *config)
+{
+    d->config = *config;
+    d->config.url = NULL; /* the caller's */
+    d->ahead = lp_sum_ns(config->wall, -config->now);
+    /* A turn that waits must not outlast the leases that it would renew. */
+    if (d->settings.timeout > config->lease / 3)
+        d->settings.timeout = config->lease / 3;
+    d->delays.fixed_count = d->settings.fixed_count;
+    memcpy(d->delays.fixed, d->settings.fixed, sizeof d->delays.fixed);
+    int code = open_descriptors(d);
+    if (code == LAPSE_OK)
+        code = add_shops_queue(d);
+    if (code == LAPSE_OK)
+        code = lp_rabbit_open_links(d);
+    if (code == LAPSE_OK)
+        code = lp_rabbit_find_shop(d);
+    return code < 0 ? code : check(d);
+}
+
+static int open_alone(const lp_store_config *config, rabbit_settings *settings, lp_durable **out)
+{
+    rabbit_store *d = calloc(1, sizeof *d);
+    if (!d) {
+        lp_rabbit_free_settings(settings);
+        return lp_fail_memory();
+    }
+    d->base.ops = &lp_rabbitmq_store;
+    d->watch = d->timer = -1;
+    d->settings = *settings;
+    int code = set_up(d, config);
+    if (code < 0) {
+        lp_detail kept;
+        lp_detail_save(&kept);
+        free_store(d);
+        lp_detail_restore(&kept);
+        return code;
+    }
+    *out = &d->base;
+    return LAPSE_OK;
+}
+
+static int open_store(lp_store_config *config, lp_durable **out)
+{
+    rabbit_settings settings;
+    int code = lp_rabbit_read_url(config, &settings);
+    if (code == LAPSE_OK && settings.ticket)
+        return lp_rabbit_open_ticket(config, &settings, out);
+    if (code == LAPSE_OK)
+        return open_alone(config, &settings, out);
+    lp_rabbit_free_settings(&settings);
+    return code;
+}
+
+static int turn(lp_durable *durable, lp_turn *t)
+{
+    return lp_rabbit_turn((rabbit_store *)durable, t);
+}
+
+static int hint_fd(lp_durable *durable)
+{
+    return ((const rabbit_store *)durable)->watch;
+}
+
+/* Heartbeats go out while it is read, whether anything has come or not. */
+static void hinted(lp_durable *durable)
+{
+    rabbit_store *d = (rabbit_store *)durable;
+    if (d->in.connection)
+        (void)lp_rabbit_drain(&d->in);
+    if (d->out.connection)
+        (void)lp_rabbit_drain(&d->out);
+    lp_wake_at(d->timer, lp_add_ns(lp_clock_now(NULL), d->settings.heartbeat / 2));
+}
+
+/* What the client library has read from a socket makes no descriptor readable. */
+static bool sleeps(lp_durable *durable, lapse_ns next, lapse_ns now)
+{
+    const rabbit_store *d = (rabbit_store *)durable;
+    (void)next, (void)now;
+    return lp_rabbit_has_input(&d->in) || lp_rabbit_has_input(&d->out);
+}
+
+static lapse_ns poll_every(const lp_durable *durable)
+{
+    return ((const rabbit_store *)durable)->settings.poll;
+}
+
+static const char *warning(const lp_durable *durable, int n)
+{
+    const rabbit_store *d = (const rabbit_store *)durable;
+    return n < d->warning_count ? d->warnings[n] : NULL;
+}
+
+static const char *trouble(const lp_durable *durable)
+{
+    const rabbit_store *d = (const rabbit_store *)durable;
+    return d->work_is_gone ? "the queue of the URL option work is gone from RabbitMQ: the orders in "
+                             "it are too, and none come from there until it is declared again"
+                           : NULL;
+}
+
+const lp_durable_ops lp_rabbitmq_store = {
+    .scheme = "amqp",
+    .abilities = LAPSE_CAN_DURABLE | LAPSE_CAN_SHARE,
+    .open = open_store,
+    .close = close_store,
+    .turn = turn,
+    .hint_fd = hint_fd,
+    .hinted = hinted,
+    .sleeps = sleeps,
+    .poll = poll_every,
+    .warning = warning,
+    .trouble = trouble,
+};

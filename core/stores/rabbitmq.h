@@ -1,0 +1,249 @@
+/* rabbitmq.h - the RabbitMQ store from inside: only for stores/rabbitmq*.c.
+ *
+ * RabbitMQ is a pipe, not a table: an order is one message on its way, and nobody can look for
+ * it. What rabbitmq_topology.c declares takes it to the queue of its handler when it is due; here
+ * it is published and confirmed, delivered to who can start it at once, and acknowledged when it
+ * ends. What goes on living is published anew, and confirmed, before the old message is
+ * acknowledged: a crash in between repeats an order and loses none.
+ *
+ * Two connections, both of the driver's thread: the broker stops reading from one that publishes
+ * when its memory or disk runs out, and what was delivered must be settled all the same.
+ *
+ * Times that travel are UTC, as this machine's clock says. Under a manual clock nothing waits in
+ * the broker, whose clock goes on: an order goes to its queue at once, and every turn looks at
+ * all that is there. */
+#ifndef LP_RABBITMQ_H
+#define LP_RABBITMQ_H
+
+#include "stores/durable.h"
+#include "stores/rabbitmq_link.h"
+#include "stores/url.h"
+
+int lp_rabbit_read_url(lp_store_config *config, rabbit_settings *out); /* to be freed in any case */
+void lp_rabbit_free_settings(rabbit_settings *s);
+
+/* Channels: of the publishing connection, and of the consuming one. */
+enum { LP_RABBIT_PUBLISH = 1, LP_RABBIT_CONSUME = 1, LP_RABBIT_LOOK = 2, LP_RABBIT_DECLARE = 3 };
+
+/* A queue of orders. */
+typedef struct rabbit_queue {
+    char *name;
+    char word[LP_RABBIT_WORD_MAX + 1];
+    char work[LP_RABBIT_NAME_MAX + 1];
+    size_t number;
+    bool is_declared; /* on this connection */
+    bool is_shops;    /* `work` is a shop's: orders are only taken from it */
+
+    unsigned serial;   /* of its consumer; its tag is made of `number` and this */
+    bool consumes;     /* there is one */
+    unsigned prefetch; /* how many it may have unacknowledged, and */
+    unsigned unacked;  /* how many it has */
+
+    /* Delivered and not claimed, by due time. */
+    rabbit_message *ready;
+    unsigned ready_count;
+
+    unsigned wanted; /* by this turn, which has */
+    bool looked;     /* asked the broker for it */
+    bool is_known;   /* under a manual clock: of what it held at the last look, and has been sent */
+    lapse_ns first;  /* since, the first was for then; UTC */
+    lapse_ns surplus_since; /* lp_clock_monotonic; 0: the consumer asks for no more than is wanted */
+} rabbit_queue;
+
+/* An order that a consumer here holds. */
+typedef struct rabbit_held {
+    struct rabbit_held *next;
+    rabbit_message *message;
+    int64_t fence;
+    int attempt;
+    lapse_ns lease_end;
+    bool settling; /* its successor is published */
+} rabbit_held;
+
+enum { LP_RABBIT_HELD = 256 }; /* buckets */
+
+/* What was published and is not confirmed. */
+typedef enum sent_state { SENT, ACCEPTED, REFUSED, RETURNED, LOST } sent_state;
+typedef struct rabbit_sent {
+    sent_state state;
+    lp_job *job;             /* NULL: nobody's */
+    rabbit_held *held;       /* what it takes the place of, or */
+    rabbit_message *message; /* this, which nobody holds */
+    bool open; /* not confirmed */
+    size_t bytes;
+    bool to_shop; /* to the exchange of a shop */
+} rabbit_sent;
+
+/* Delays that were asked for lately: those that come again and again get a queue of their own. */
+enum { LP_RABBIT_COUNTERS = 32 };
+typedef struct rabbit_delays {
+    struct {
+        int64_t ms;
+        unsigned count;
+    } seen[LP_RABBIT_COUNTERS];
+    int64_t fixed[LP_RABBIT_FIXED_MOST];
+    bool is_declared[LP_RABBIT_FIXED_MOST];
+    int fixed_count;
+} rabbit_delays;
+
+/* A dead letter that a walk has shown. */
+typedef struct rabbit_shown {
+    uint64_t tag;
+    char *id;
+    size_t id_len;
+    int64_t generation;
+} rabbit_shown;
+
+enum { LP_RABBIT_WARNING_MAX = 300, LP_RABBIT_WARNINGS = 2 };
+
+typedef struct rabbit_store {
+    lp_durable base; /* first */
+    lp_store_config config;
+    rabbit_settings settings;
+    rabbit_link out, in; /* publishing, consuming */
+    bool out_closed, in_closed, look_closed; /* channels: to be noted by lp_rabbit_note_losses */
+    int watch, timer;    /* epoll over both and the timer: the driver's hint */
+
+    rabbit_queue **queues;
+    size_t queue_count, queue_room;
+    lapse_ns ahead;   /* UTC minus the scheduler's clock, when the connection was made */
+    lapse_ns turn_at; /* lp_clock_monotonic when the turn began */
+    int levels; /* of the ladder that are declared */
+    rabbit_delays delays;
+
+    rabbit_held *held[LP_RABBIT_HELD];
+    size_t held_count;
+    int64_t last_fence, last_generation;
+
+    /* Published since the last flush; the first has the number `sent_first`. */
+    rabbit_sent *sent;
+    size_t sent_count, sent_room, sent_open, sent_bytes;
+    uint64_t sent_first, published;
+
+    rabbit_message *looked; /* what has come on LP_RABBIT_LOOK, first in first out */
+    rabbit_queue *getting;  /* what comes without a consumer's tag is of this queue */
+
+    /* A walk through the dead letters: those it has shown are unacknowledged until it ends. */
+    uint64_t walk, walk_last;
+    rabbit_shown *shown;
+    size_t shown_count, shown_room;
+    lapse_ns walk_until; /* lp_clock_monotonic */
+
+    uint64_t dead_dropped;
+    char warnings[LP_RABBIT_WARNINGS][LP_RABBIT_WARNING_MAX];
+    int warning_count;
+    bool work_is_gone; /* that of the shop */
+} rabbit_store;
+
+/* -- rabbitmq.c -- */
+
+/* Both connections and what is declared once. */
+int lp_rabbit_open_links(rabbit_store *d);
+void lp_rabbit_close_links(rabbit_store *d, bool politely);
+
+/* What a closed channel or connection means for what was published, held or looked at. Where
+ * nothing of these is in use. */
+void lp_rabbit_note_losses(rabbit_store *d);
+
+/* The queue of a name, made if need be; NULL without memory. Or only if it is known. */
+rabbit_queue *lp_rabbit_queue(rabbit_store *d, const char *name);
+rabbit_queue *lp_rabbit_find_queue(const rabbit_store *d, const char *name);
+/* Have it declared. */
+int lp_rabbit_use_queue(rabbit_store *d, rabbit_queue *q);
+/* Everything is declared anew when it is used next. */
+void lp_rabbit_forget_topology(rabbit_store *d);
+
+int64_t lp_rabbit_next_generation(rabbit_store *d);
+
+/* UTC of the scheduler's clock, and back. */
+lapse_ns lp_rabbit_utc(const rabbit_store *d, const lp_turn *t, lapse_ns at);
+lapse_ns lp_rabbit_scheduler_time(const rabbit_store *d, const lp_turn *t, lapse_ns utc);
+
+/* By what time an order that has come is judged: the broker has waited already, so that of the
+ * wall clock and one that no step has moved since the connection was made the later will do. */
+lapse_ns lp_rabbit_judge(const rabbit_store *d, const lp_turn *t);
+
+/* -- rabbitmq_publish.c -- */
+
+/* Publish an order to be delivered at `due` and `at`; what it replaces and who asks stand in
+ * `sent`. */
+int lp_rabbit_send_order(rabbit_store *d, const lp_turn *t, const rabbit_order *o,
+                         rabbit_sent sent);
+int lp_rabbit_send_dead(rabbit_store *d, const rabbit_order *o, rabbit_sent sent);
+
+/* Wait for all confirms; jobs are answered, what was replaced is acknowledged. */
+int lp_rabbit_flush(rabbit_store *d);
+
+void lp_rabbit_note_confirm(rabbit_store *d, uint64_t number, bool multiple, bool accepted);
+void lp_rabbit_note_returned(rabbit_store *d, uint64_t number);
+void lp_rabbit_lose_sent(rabbit_store *d); /* the channel or the connection is gone */
+
+/* Has this delay a queue of its own? Its number among the fixed, or -1. Counts it. */
+int lp_rabbit_fixed(rabbit_store *d, lapse_ns delay);
+
+/* Publish as it stands. */
+int lp_rabbit_send_to(rabbit_store *d, const char *exchange, const char *key,
+                      const rabbit_order *o, rabbit_sent sent);
+
+/* -- rabbitmq_consume.c -- */
+
+/* What has come: to its queue, or to `looked`. */
+void lp_rabbit_take_in(rabbit_store *d, rabbit_message *m);
+void lp_rabbit_consumer_gone(rabbit_store *d, const char *consumer);
+/* The consuming channel, or the connection, is gone: what was held is not held any more. */
+void lp_rabbit_lose_held(rabbit_store *d);
+
+rabbit_held *lp_rabbit_find_held(rabbit_store *d, int64_t fence);
+void lp_rabbit_drop_held(rabbit_store *d, rabbit_held *h);
+/* Acknowledge, and free; or only free: the broker has it again. */
+int lp_rabbit_finish(rabbit_store *d, rabbit_message *m);
+void lp_rabbit_forget_message(rabbit_message *m);
+
+/* Publish anew those whose lease has ended, and what is ready too early or for nobody. */
+int lp_rabbit_sweep_leases(rabbit_store *d, const lp_turn *t);
+int lp_rabbit_sweep_ready(rabbit_store *d, const lp_turn *t);
+lapse_ns lp_rabbit_next_lease(const rabbit_store *d); /* scheduler's clock */
+bool lp_rabbit_has_surplus(const rabbit_store *d);
+
+/* Have delivered what the wants are for, and claim it; or nothing is wanted. */
+int lp_rabbit_claim(rabbit_store *d, lp_turn *t);
+int lp_rabbit_ask_for_less(rabbit_store *d);
+
+/* All that is ready goes back. */
+int lp_rabbit_return_ready(rabbit_store *d, const lp_turn *t);
+
+/* -- rabbitmq_dead.c -- */
+
+void lp_rabbit_list(rabbit_store *d, const lp_turn *t, lp_job *j);
+void lp_rabbit_requeue_dead(rabbit_store *d, const lp_turn *t, lp_job *j);
+void lp_rabbit_purge(rabbit_store *d, lp_job *j);
+int lp_rabbit_trim(rabbit_store *d);
+int lp_rabbit_end_walk(rabbit_store *d);
+void lp_rabbit_forget_walk(rabbit_store *d); /* the channel is gone */
+void lp_rabbit_count_all(rabbit_store *d, lp_job *j);
+
+/* -- rabbitmq_shop.c: a shop's own delay exchange and work queue -- */
+
+/* 1: the option is none of these. */
+int lp_rabbit_read_shop(const lp_url_option *option, rabbit_shop *out);
+int lp_rabbit_check_shop(rabbit_shop *shop);
+void lp_rabbit_free_shop(rabbit_shop *shop);
+
+/* Whether what the URL names is there; the work queue alone. */
+int lp_rabbit_find_shop(rabbit_store *d);
+int lp_rabbit_find_work(rabbit_store *d);
+
+/* Whether a new order goes to its exchange; have it wait there; what to say when it came back. */
+bool lp_rabbit_is_shops(const rabbit_store *d, const rabbit_order *o);
+int lp_rabbit_send_to_shop(rabbit_store *d, lapse_ns delay, const rabbit_order *given,
+                           rabbit_sent sent);
+int lp_rabbit_returned_by_shop(const rabbit_store *d);
+
+/* A message from its work queue becomes an order. */
+void lp_rabbit_adopt(rabbit_store *d, rabbit_message *m);
+
+/* -- rabbitmq_turn.c -- */
+
+int lp_rabbit_turn(rabbit_store *d, lp_turn *t);
+
+#endif

@@ -1,0 +1,584 @@
+/* rabbitmq_consume.c - what is delivered here, and who holds it.
+ *
+ * Of every queue no more is asked for than could start at once: a consumer whose prefetch is what
+ * is wanted, or a get where it is not known yet whether there is anything. Prefetch belongs to a
+ * consumer for its life; when more is wanted than it may still have, another takes its place, and
+ * what the first was sent stays its own. What nobody could start after all goes back after
+ * LP_RABBIT_HOLD, published anew, so that the delivery is not counted as an attempt.
+ *
+ * Under a manual clock there are no consumers: a turn gets all, claims what is due, and gives the
+ * rest back. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "stores/rabbitmq.h"
+
+static const lapse_ns HOLD = LAPSE_MS(250);
+enum { PREFETCH_MOST = 10000 };
+
+/* -- Messages of a queue -- */
+
+static lapse_ns start_of(const rabbit_message *m)
+{
+    return m->order.at > m->order.due ? m->order.at : m->order.due;
+}
+
+static bool is_before(const rabbit_message *a, const rabbit_message *b)
+{
+    if (start_of(a) != start_of(b))
+        return start_of(a) < start_of(b);
+    return a->order.generation < b->order.generation;
+}
+
+static void put_ready(rabbit_queue *q, rabbit_message *m)
+{
+    rabbit_message **at = &q->ready;
+    while (*at && !is_before(m, *at))
+        at = &(*at)->next;
+    m->next = *at;
+    *at = m;
+    q->ready_count++;
+}
+
+static rabbit_message *take_ready(rabbit_queue *q, rabbit_message **at)
+{
+    rabbit_message *m = *at;
+    *at = m->next;
+    m->next = NULL;
+    q->ready_count--;
+    return m;
+}
+
+/* A consumer's tag is "NUMBER.SERIAL" of its queue. */
+static bool is_current(const rabbit_queue *q, const char *consumer)
+{
+    char tag[32];
+    snprintf(tag, sizeof tag, "%zu.%u", q->number, q->serial);
+    return q->consumes && strcmp(tag, consumer) == 0;
+}
+
+static rabbit_queue *queue_of_tag(const rabbit_store *d, const char *consumer)
+{
+    size_t number = strtoul(consumer, NULL, 10);
+    return number < d->queue_count ? d->queues[number] : NULL;
+}
+
+void lp_rabbit_take_in(rabbit_store *d, rabbit_message *m)
+{
+    if (m->channel == LP_RABBIT_LOOK) {
+        rabbit_message **end = &d->looked;
+        while (*end)
+            end = &(*end)->next;
+        *end = m;
+        return;
+    }
+    rabbit_queue *q = *m->consumer ? queue_of_tag(d, m->consumer) : d->getting;
+    if (!q) {
+        lp_rabbit_free_message(m); /* The broker gives it to another when this link ends. */
+        return;
+    }
+    q->unacked += is_current(q, m->consumer);
+    m->from = q;
+    m->arrived = lp_clock_monotonic();
+    m->order.queue = q->name;
+    m->order.reason = LAPSE_REASON_NONE; /* That it has waited is none. */
+    m->order.error = NULL;
+    if (q->is_shops && !m->too_large)
+        lp_rabbit_adopt(d, m);
+    put_ready(q, m);
+}
+
+void lp_rabbit_consumer_gone(rabbit_store *d, const char *consumer)
+{
+    rabbit_queue *q = queue_of_tag(d, consumer);
+    if (!q || !is_current(q, consumer))
+        return;
+    q->consumes = false;
+    q->is_declared = false; /* It was deleted. */
+}
+
+/* The broker is rid of it. */
+void lp_rabbit_forget_message(rabbit_message *m)
+{
+    rabbit_queue *q = m->from;
+    if (q && q->unacked && is_current(q, m->consumer))
+        q->unacked--;
+    lp_rabbit_free_message(m);
+}
+
+int lp_rabbit_finish(rabbit_store *d, rabbit_message *m)
+{
+    int code = lp_rabbit_ack(&d->in, m->channel, m->tag, false);
+    lp_rabbit_forget_message(m);
+    return code;
+}
+
+/* -- Held -- */
+
+static rabbit_held **bucket(rabbit_store *d, int64_t fence)
+{
+    return &d->held[(uint64_t)fence % LP_RABBIT_HELD];
+}
+
+rabbit_held *lp_rabbit_find_held(rabbit_store *d, int64_t fence)
+{
+    rabbit_held *h = *bucket(d, fence);
+    while (h && h->fence != fence)
+        h = h->next;
+    return h;
+}
+
+void lp_rabbit_drop_held(rabbit_store *d, rabbit_held *h)
+{
+    rabbit_held **at = bucket(d, h->fence);
+    while (*at != h)
+        at = &(*at)->next;
+    *at = h->next;
+    d->held_count--;
+    free(h);
+}
+
+static void lose_queue(rabbit_queue *q)
+{
+    while (q->ready)
+        lp_rabbit_free_message(take_ready(q, &q->ready));
+    q->consumes = q->is_known = false;
+    q->unacked = 0;
+    q->surplus_since = 0;
+}
+
+void lp_rabbit_lose_held(rabbit_store *d)
+{
+    for (size_t i = 0; i < d->sent_count; i++) {
+        lp_rabbit_free_message(d->sent[i].message);
+        d->sent[i].message = NULL;
+        d->sent[i].held = NULL;
+    }
+    for (size_t i = 0; i < LP_RABBIT_HELD; i++)
+        while (d->held[i]) {
+            lp_rabbit_free_message(d->held[i]->message);
+            lp_rabbit_drop_held(d, d->held[i]);
+        }
+    for (size_t i = 0; i < d->queue_count; i++)
+        lose_queue(d->queues[i]);
+}
+
+/* -- Back to the broker -- */
+
+/* An order as it came, with the deliveries that ended with their consumer. */
+static rabbit_order again(const rabbit_store *d, const rabbit_message *m)
+{
+    rabbit_order o = m->order;
+    o.attempt += d->config.manual ? 0 : (int)m->redeliveries;
+    return o;
+}
+
+static int put_back(rabbit_store *d, const lp_turn *t, rabbit_message *m)
+{
+    rabbit_order o = again(d, m);
+    int code = m->bad ? lp_rabbit_requeue(&d->in, m->channel, m->tag, false)
+                      : lp_rabbit_send_order(d, t, &o, (rabbit_sent){.message = m});
+    if (m->bad)
+        lp_rabbit_forget_message(m);
+    else if (code < 0)
+        put_ready(m->from, m);
+    return code;
+}
+
+int lp_rabbit_return_ready(rabbit_store *d, const lp_turn *t)
+{
+    int code = LAPSE_OK;
+    for (size_t i = 0; code >= 0 && i < d->queue_count; i++)
+        while (code >= 0 && d->queues[i]->ready)
+            code = put_back(d, t, take_ready(d->queues[i], &d->queues[i]->ready));
+    return code;
+}
+
+/* Those whose time is far ahead came too early, or have waited for one turn of the ladder; those
+ * that are due and that nobody has started are for others. */
+static int sweep_queue(rabbit_store *d, const lp_turn *t, rabbit_queue *q, lapse_ns real_now)
+{
+    lapse_ns utc = lp_rabbit_judge(d, t);
+    int code = LAPSE_OK;
+    for (rabbit_message **at = &q->ready; code >= 0 && *at;) {
+        bool is_early = start_of(*at) > lp_add_ns(utc, HOLD);
+        bool is_left = start_of(*at) <= utc && real_now - (*at)->arrived > HOLD;
+        if (is_early || is_left || (*at)->moves)
+            code = put_back(d, t, take_ready(q, at));
+        else
+            at = &(*at)->next;
+    }
+    return code;
+}
+
+/* A lease that has ended counts as an attempt. */
+static int end_lease(rabbit_store *d, const lp_turn *t, rabbit_held *h)
+{
+    rabbit_order o = h->message->order;
+    o.attempt = h->attempt;
+    o.fence = h->fence;
+    return lp_rabbit_send_order(d, t, &o, (rabbit_sent){.held = h});
+}
+
+int lp_rabbit_sweep_leases(rabbit_store *d, const lp_turn *t)
+{
+    int code = LAPSE_OK;
+    for (size_t i = 0; i < LP_RABBIT_HELD; i++)
+        for (rabbit_held *h = d->held[i]; code >= 0 && h; h = h->next)
+            if (h->lease_end <= t->now && !h->settling)
+                code = end_lease(d, t, h);
+    return code;
+}
+
+int lp_rabbit_sweep_ready(rabbit_store *d, const lp_turn *t)
+{
+    int code = LAPSE_OK;
+    lapse_ns now = lp_clock_monotonic();
+    for (size_t i = 0; code >= 0 && !d->config.manual && i < d->queue_count; i++)
+        code = sweep_queue(d, t, d->queues[i], now);
+    return code;
+}
+
+/* When something of that is to be done; lp_clock_monotonic, but for leases the scheduler's. */
+lapse_ns lp_rabbit_next_lease(const rabbit_store *d)
+{
+    lapse_ns next = LAPSE_FOREVER;
+    for (size_t i = 0; d->held_count && i < LP_RABBIT_HELD; i++)
+        for (const rabbit_held *h = d->held[i]; h; h = h->next)
+            next = h->lease_end < next ? h->lease_end : next;
+    return next;
+}
+
+bool lp_rabbit_has_surplus(const rabbit_store *d)
+{
+    for (size_t i = 0; i < d->queue_count; i++)
+        if (d->queues[i]->ready || d->queues[i]->surplus_since)
+            return true;
+    return false;
+}
+
+/* -- Asking for more -- */
+
+static int end_consumer(rabbit_store *d, rabbit_queue *q)
+{
+    char tag[32];
+    snprintf(tag, sizeof tag, "%zu.%u", q->number, q->serial);
+    amqp_basic_cancel_t m = {.consumer_tag = amqp_cstring_bytes(tag), .nowait = 1};
+    q->consumes = false;
+    q->unacked = 0;
+    q->surplus_since = 0;
+    return lp_rabbit_send(&d->in, LP_RABBIT_CONSUME, AMQP_BASIC_CANCEL_METHOD, &m);
+}
+
+static int set_prefetch(rabbit_store *d, unsigned most)
+{
+    amqp_basic_qos_t m = {.prefetch_count = (uint16_t)most};
+    return lp_rabbit_call(&d->in, LP_RABBIT_CONSUME, AMQP_BASIC_QOS_METHOD, &m,
+                          AMQP_BASIC_QOS_OK_METHOD, 0);
+}
+
+static int start_consumer(rabbit_store *d, rabbit_queue *q, unsigned most)
+{
+    char tag[32];
+    int code = set_prefetch(d, most);
+    if (code < 0)
+        return code;
+    snprintf(tag, sizeof tag, "%zu.%u", q->number, ++q->serial);
+    amqp_basic_consume_t m = {.queue = amqp_cstring_bytes(q->work),
+                              .consumer_tag = amqp_cstring_bytes(tag)};
+    q->consumes = true;
+    q->prefetch = most;
+    q->unacked = 0;
+    code = lp_rabbit_call(&d->in, LP_RABBIT_CONSUME, AMQP_BASIC_CONSUME_METHOD, &m,
+                          AMQP_BASIC_CONSUME_OK_METHOD, 0);
+    q->consumes = q->consumes && code == LAPSE_OK;
+    return code;
+}
+
+/* Up to so many; how many came. */
+static int get_some(rabbit_store *d, rabbit_queue *q, unsigned most)
+{
+    int code = 1;
+    unsigned n = 0;
+    d->getting = q;
+    while (code == 1 && n < most) {
+        code = lp_rabbit_get(&d->in, LP_RABBIT_CONSUME, q->work);
+        n += code == 1;
+    }
+    d->getting = NULL;
+    return code < 0 ? code : (int)n;
+}
+
+static unsigned free_slots(const rabbit_queue *q)
+{
+    return q->consumes && q->prefetch > q->unacked ? q->prefetch - q->unacked : 0;
+}
+
+/* A consumer that asks for more than is wanted now may be right again in a moment. */
+static int shrink(rabbit_store *d, rabbit_queue *q, unsigned unmet)
+{
+    lapse_ns now = lp_clock_monotonic();
+    if (free_slots(q) <= unmet) {
+        q->surplus_since = 0;
+        return LAPSE_OK;
+    }
+    if (!q->surplus_since)
+        q->surplus_since = now;
+    if (now - q->surplus_since <= HOLD)
+        return LAPSE_OK;
+    int code = end_consumer(d, q);
+    return code < 0 || unmet == 0 ? code : start_consumer(d, q, unmet);
+}
+
+static int ask_for(rabbit_store *d, rabbit_queue *q)
+{
+    unsigned wanted = q->wanted < PREFETCH_MOST ? q->wanted : PREFETCH_MOST;
+    unsigned unmet = wanted > q->ready_count ? wanted - q->ready_count : 0;
+    if (free_slots(q) >= unmet)
+        return shrink(d, q, unmet);
+    int code = q->consumes ? end_consumer(d, q) : LAPSE_OK;
+    int got = code < 0 ? code : get_some(d, q, unmet);
+    if (got < 0 || (unsigned)got == unmet)
+        return got < 0 ? got : LAPSE_OK;
+    return start_consumer(d, q, unmet - (unsigned)got);
+}
+
+/* A few are got one by one. Of more a consumer is sent all at once; when a get finds nothing after
+ * that, all have been sent, and come before the answer to the next call. */
+static int get_all(rabbit_store *d, rabbit_queue *q)
+{
+    enum { FEW = 4 };
+    int got = get_some(d, q, FEW);
+    if (got < FEW)
+        return got < 0 ? got : LAPSE_OK;
+    int code = start_consumer(d, q, 0);
+    if (code == LAPSE_OK)
+        code = get_some(d, q, UINT32_MAX);
+    if (code >= 0)
+        code = set_prefetch(d, 0);
+    return code < 0 ? code : end_consumer(d, q);
+}
+
+/* -- Wants -- */
+
+static bool is_for(const lp_want *w, const rabbit_queue *q)
+{
+    size_t i = 0;
+    while (i < w->queue_count && strcmp(w->queues[i], q->name) != 0)
+        i++;
+    return (i < w->queue_count) != w->others;
+}
+
+/* A host that is to be told of an order wants one. */
+static unsigned wanted_of(const lp_turn *t, const lp_want *w)
+{
+    if (w->most == 0)
+        return !w->pushed && w->others;
+    return w->pushed && w->most > t->push_most ? t->push_most : w->most;
+}
+
+static int note_wanted(rabbit_store *d, const lp_turn *t)
+{
+    for (size_t i = 0; i < t->want_count; i++)
+        for (size_t k = 0; !t->wants[i].others && k < t->wants[i].queue_count; k++)
+            if (!lp_rabbit_queue(d, t->wants[i].queues[k]))
+                return lp_fail_memory();
+    for (size_t k = 0; k < d->queue_count; k++) {
+        rabbit_queue *q = d->queues[k];
+        q->wanted = 0;
+        for (size_t i = 0; i < t->want_count; i++)
+            q->wanted += is_for(&t->wants[i], q) ? wanted_of(t, &t->wants[i]) : 0;
+    }
+    return LAPSE_OK;
+}
+
+static bool is_looked_at(const lp_turn *t, const rabbit_queue *q)
+{
+    for (size_t i = 0; i < t->want_count; i++)
+        if (is_for(&t->wants[i], q))
+            return true;
+    return false;
+}
+
+static int ask_for_all(rabbit_store *d, const lp_turn *t)
+{
+    int code = note_wanted(d, t);
+    for (size_t i = 0; code >= 0 && i < d->queue_count; i++) {
+        rabbit_queue *q = d->queues[i];
+        bool looks = q->wanted > 0 || (d->config.manual && !q->is_known && is_looked_at(t, q));
+        if (looks)
+            code = lp_rabbit_use_queue(d, q);
+        if (code < 0 && q->is_shops && d->in.connection) {
+            code = LAPSE_OK; /* The others go on, and it may come back. */
+            continue;
+        }
+        if (code < 0)
+            return code;
+        q->looked = looks;
+        if (d->config.manual)
+            code = looks ? get_all(d, q) : LAPSE_OK;
+        else
+            code = ask_for(d, q);
+        if (code == LAPSE_EDATA && d->in.closed_code == AMQP_NOT_FOUND)
+            q->is_declared = false; /* It was deleted: the next turn sees to it. */
+    }
+    return code;
+}
+
+/* -- Claims -- */
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Above the last of its order, and of this scheduler, and the clock. */
+static int64_t next_fence(rabbit_store *d, const rabbit_message *m)
+{
+    int64_t fence = larger(lp_clock_wall(NULL) / 1000, larger(m->order.fence, d->last_fence) + 1);
+    return d->last_fence = fence;
+}
+
+static rabbit_held *hold(rabbit_store *d, const lp_turn *t, rabbit_message *m)
+{
+    rabbit_held *h = calloc(1, sizeof *h);
+    if (!h)
+        return NULL;
+    h->message = m;
+    h->fence = next_fence(d, m);
+    h->attempt = again(d, m).attempt + 1;
+    h->lease_end = lp_add_ns(t->now, t->lease);
+    h->next = *bucket(d, h->fence);
+    *bucket(d, h->fence) = h;
+    d->held_count++;
+    return h;
+}
+
+static lp_loan *make_loan(rabbit_store *d, const lp_turn *t, rabbit_message *m, size_t want)
+{
+    const rabbit_order *o = &m->order;
+    bool has_id = o->id_len > 0 && o->id_len <= LAPSE_ID_MAX;
+    lp_loan *l = lp_loan_make(has_id ? o->id : "?", has_id ? o->id_len : 1, o->queue, o->payload,
+                              o->payload_len);
+    rabbit_held *h = l ? hold(d, t, m) : NULL;
+    if (!h) {
+        free(l);
+        return NULL;
+    }
+    lapse_ns due = lp_rabbit_scheduler_time(d, t, o->due);
+    l->want = want;
+    l->fence = h->fence;
+    l->generation = o->generation;
+    l->attempt = h->attempt;
+    l->due = due < t->now ? due : t->now;
+    l->bad = m->bad;
+    return l;
+}
+
+/* Of a want's queues the one whose first fell due first; NULL: none has one that is due. */
+static rabbit_queue *find_due(rabbit_store *d, const lp_want *w, lapse_ns utc)
+{
+    rabbit_queue *best = NULL;
+    for (size_t i = 0; i < d->queue_count; i++) {
+        rabbit_queue *q = d->queues[i];
+        if (q->ready && !q->ready->moves && start_of(q->ready) <= utc && is_for(w, q) &&
+            (!best || is_before(q->ready, best->ready)))
+            best = q;
+    }
+    return best;
+}
+
+static lapse_ns next_of(const rabbit_store *d, const lp_turn *t, const lp_want *w)
+{
+    lapse_ns next = LAPSE_FOREVER;
+    for (size_t i = 0; i < d->queue_count; i++) {
+        const rabbit_queue *q = d->queues[i];
+        if (!is_for(w, q))
+            continue;
+        /* Without a consumer it is not known what there is. */
+        lapse_ns at = d->config.manual || free_slots(q) ? LAPSE_FOREVER : t->now;
+        if (q->ready || (d->config.manual && !q->looked && q->first < LAPSE_FOREVER))
+            at = lp_rabbit_scheduler_time(d, t, q->ready ? start_of(q->ready) : q->first);
+        next = at < next ? at : next;
+    }
+    return next;
+}
+
+static void claim_want(rabbit_store *d, lp_turn *t, size_t number, lp_loan ***end,
+                       unsigned *push_left)
+{
+    const lp_want *w = &t->wants[number];
+    lapse_ns utc = lp_rabbit_judge(d, t);
+    unsigned left = w->pushed && w->most > *push_left ? *push_left : w->most;
+    rabbit_queue *q;
+    while (left > 0 && (q = find_due(d, w, utc))) {
+        lp_loan *l = make_loan(d, t, q->ready, number);
+        if (!l)
+            return;
+        (void)take_ready(q, &q->ready);
+        **end = l;
+        *end = &l->next;
+        left--;
+        *push_left -= w->pushed;
+    }
+}
+
+/* What was got and not claimed; the broker has it before anybody is answered. */
+static int give_rest_of(rabbit_store *d, rabbit_queue *q)
+{
+    unsigned count = q->ready_count;
+    uint64_t last = 0;
+    int code = LAPSE_OK;
+    q->is_known = true;
+    q->first = count ? start_of(q->ready) : LAPSE_FOREVER;
+    while (q->ready) {
+        rabbit_message *m = take_ready(q, &q->ready);
+        last = m->tag > last ? m->tag : last;
+        if (d->held_count && code >= 0)
+            code = lp_rabbit_requeue(&d->in, m->channel, m->tag, false);
+        lp_rabbit_free_message(m);
+    }
+    if (count && !d->held_count)
+        code = lp_rabbit_requeue(&d->in, LP_RABBIT_CONSUME, last, true);
+    return code < 0 ? code : lp_rabbit_await_count(&d->in, LP_RABBIT_DECLARE, q->work, count);
+}
+
+static int give_rest_back(rabbit_store *d)
+{
+    int code = LAPSE_OK;
+    for (size_t i = 0; code >= 0 && i < d->queue_count; i++)
+        if (d->queues[i]->looked)
+            code = give_rest_of(d, d->queues[i]);
+    return code;
+}
+
+int lp_rabbit_ask_for_less(rabbit_store *d)
+{
+    int code = LAPSE_OK;
+    for (size_t i = 0; code >= 0 && i < d->queue_count; i++) {
+        d->queues[i]->wanted = 0;
+        code = ask_for(d, d->queues[i]);
+    }
+    return code;
+}
+
+int lp_rabbit_claim(rabbit_store *d, lp_turn *t)
+{
+    int code = ask_for_all(d, t);
+    lp_rabbit_note_losses(d);
+    if (code < 0) {
+        for (size_t i = 0; i < t->want_count; i++)
+            t->wants[i].next = lp_add_ns(t->now, d->settings.poll);
+        return code;
+    }
+    lp_loan **end = &t->loans;
+    unsigned push_left = t->push_most;
+    for (size_t i = 0; i < t->want_count; i++)
+        claim_want(d, t, i, &end, &push_left);
+    for (size_t i = 0; i < t->want_count; i++)
+        t->wants[i].next = next_of(d, t, &t->wants[i]);
+    return d->config.manual ? give_rest_back(d) : LAPSE_OK;
+}

@@ -1,0 +1,324 @@
+/* rabbitmq_publish.c - orders on their way: the route, the confirm, what follows from it.
+ *
+ * A turn publishes all that it has to and waits once for the confirms (lp_rabbit_flush). Only
+ * what was confirmed lets go of the message that it takes the place of. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "stores/rabbitmq.h"
+
+/* What may be under way: with more, who publishes could fill the socket and wait for a broker that
+ * waits for him. */
+enum { MOST_BYTES = 256 << 10, MOST_MESSAGES = 500, OVERHEAD = 300 };
+
+static const lapse_ns BLOCKED_LIMIT = LAPSE_SECONDS(1);
+
+/* -- Delays that come again and again -- */
+
+static const int64_t GRID_MS = 50; /* what a queue of one delay may add to it */
+enum { OFTEN = 32 };
+
+static int find_fixed(const rabbit_delays *k, int64_t ms)
+{
+    for (int i = 0; i < k->fixed_count; i++)
+        if (ms <= k->fixed[i] && k->fixed[i] - ms < GRID_MS)
+            return i;
+    return -1;
+}
+
+/* As of Misra and Gries: what is more than one in so many of all delays is among those counted. */
+static unsigned count_delay(rabbit_delays *k, int64_t ms)
+{
+    int free_one = -1;
+    for (int i = 0; i < LP_RABBIT_COUNTERS; i++) {
+        if (k->seen[i].count && k->seen[i].ms == ms)
+            return ++k->seen[i].count;
+        if (!k->seen[i].count)
+            free_one = i;
+    }
+    if (free_one >= 0) {
+        k->seen[free_one].ms = ms;
+        return k->seen[free_one].count = 1;
+    }
+    for (int i = 0; i < LP_RABBIT_COUNTERS; i++)
+        k->seen[i].count--;
+    return 0;
+}
+
+int lp_rabbit_fixed(rabbit_store *d, lapse_ns delay)
+{
+    rabbit_delays *k = &d->delays;
+    int64_t ms = delay / LAPSE_MS(1) + (delay % LAPSE_MS(1) > 0);
+    int found = find_fixed(k, ms);
+    if (found >= 0 || d->settings.fixed_given || k->fixed_count == LP_RABBIT_FIXED_MOST ||
+        ms > LAPSE_DAYS(3650) / LAPSE_MS(1))
+        return found;
+    int64_t grid = (ms + GRID_MS - 1) / GRID_MS * GRID_MS;
+    if (count_delay(k, grid) < OFTEN)
+        return -1;
+    k->is_declared[k->fixed_count] = false;
+    k->fixed[k->fixed_count] = grid;
+    return k->fixed_count++;
+}
+
+/* -- Under way -- */
+
+static size_t size_of(const rabbit_order *o)
+{
+    return o->payload_len + o->id_len + OVERHEAD;
+}
+
+static rabbit_sent *find_sent(rabbit_store *d, uint64_t number)
+{
+    uint64_t at = number - d->sent_first;
+    return number >= d->sent_first && at < d->sent_count ? &d->sent[at] : NULL;
+}
+
+static void end_one(rabbit_store *d, rabbit_sent *s, sent_state how)
+{
+    if (!s->open)
+        return;
+    s->open = false;
+    if (s->state == SENT)
+        s->state = how;
+    d->sent_open--;
+    d->sent_bytes -= s->bytes;
+}
+
+void lp_rabbit_note_confirm(rabbit_store *d, uint64_t number, bool multiple, bool accepted)
+{
+    for (size_t i = 0; multiple && i < d->sent_count && d->sent_first + i < number; i++)
+        end_one(d, &d->sent[i], accepted ? ACCEPTED : REFUSED);
+    rabbit_sent *s = find_sent(d, number);
+    if (s)
+        end_one(d, s, accepted ? ACCEPTED : REFUSED);
+}
+
+/* It comes before the confirm. */
+void lp_rabbit_note_returned(rabbit_store *d, uint64_t number)
+{
+    rabbit_sent *s = find_sent(d, number);
+    if (s && s->open)
+        s->state = RETURNED;
+}
+
+void lp_rabbit_lose_sent(rabbit_store *d)
+{
+    for (size_t i = 0; i < d->sent_count; i++)
+        end_one(d, &d->sent[i], LOST);
+}
+
+/* Until no more than that is under way; what is not confirmed in time is lost. */
+static void await_confirms(rabbit_store *d, size_t messages, size_t bytes)
+{
+    lapse_ns start = lp_clock_monotonic();
+    while (d->sent_open > messages || d->sent_bytes > bytes) {
+        lapse_ns limit = d->settings.timeout;
+        if (d->out.blocked && limit > BLOCKED_LIMIT)
+            limit = BLOCKED_LIMIT;
+        lapse_ns left = lp_add_ns(start, limit) - lp_clock_monotonic();
+        int code = left > 0 ? lp_rabbit_pump(&d->out, left < LAPSE_MS(100) ? left : LAPSE_MS(100))
+                            : LAPSE_ETIMEOUT;
+        if (code == LAPSE_ETIMEOUT && d->out.blocked)
+            lp_fail(code, "RabbitMQ takes nothing in: %.100s", d->out.blocked_for);
+        else if (code == LAPSE_ETIMEOUT)
+            lp_fail(code, "RabbitMQ has not confirmed within the URL option timeout");
+        if (code == LAPSE_ETIMEOUT)
+            lp_rabbit_disconnect(&d->out, false); /* A late confirm has no meaning any more. */
+        if (code < 0 || d->out_closed)
+            lp_rabbit_lose_sent(d);
+    }
+}
+
+static bool make_room(rabbit_store *d)
+{
+    if (d->sent_count < d->sent_room)
+        return true;
+    size_t room = d->sent_room ? 2 * d->sent_room : 64;
+    rabbit_sent *more = realloc(d->sent, room * sizeof *more);
+    if (!more)
+        return false;
+    d->sent = more;
+    d->sent_room = room;
+    return true;
+}
+
+static int blocked(const rabbit_link *l)
+{
+    return lp_fail(LAPSE_ESYSTEM,
+                   "RabbitMQ takes nothing in until it has memory and disk again: %.100s",
+                   l->blocked_for);
+}
+
+int lp_rabbit_send_to(rabbit_store *d, const char *exchange, const char *key,
+                      const rabbit_order *o, rabbit_sent sent)
+{
+    if (d->out.connection && lp_rabbit_drain(&d->out) < 0)
+        return LAPSE_EOFFLINE;
+    if (d->out.blocked)
+        return blocked(&d->out);
+    if (!make_room(d))
+        return lp_fail_memory();
+    sent.bytes = size_of(o);
+    size_t most = sent.bytes < MOST_BYTES ? MOST_BYTES - sent.bytes : 0;
+    await_confirms(d, MOST_MESSAGES, most);
+    if (!d->out.connection || d->out_closed)
+        return lp_fail(LAPSE_EOFFLINE, "the connection to RabbitMQ was lost");
+    int code = lp_rabbit_publish(&d->out, LP_RABBIT_PUBLISH, exchange, key, o, d->published + 1);
+    if (code < 0) {
+        lp_rabbit_lose_sent(d);
+        return code;
+    }
+    d->published++;
+    if (d->sent_count == 0)
+        d->sent_first = d->published;
+    sent.state = SENT;
+    sent.open = true;
+    d->sent[d->sent_count++] = sent;
+    d->sent_open++;
+    d->sent_bytes += sent.bytes;
+    if (sent.held)
+        sent.held->settling = true;
+    return LAPSE_OK;
+}
+
+/* -- Routes -- */
+
+/* So short a time is waited for here, once it is delivered: the ladder's step is longer. */
+static const lapse_ns SHORT = LAPSE_MS(20);
+
+static int climb(rabbit_store *d, int level)
+{
+    int code = LAPSE_OK;
+    while (code == LAPSE_OK && d->levels <= level) {
+        code = lp_rabbit_declare_level(&d->in, LP_RABBIT_DECLARE, d->settings.prefix, d->levels);
+        d->levels += code == LAPSE_OK;
+    }
+    return code;
+}
+
+/* What is left of a delay that counts from the turn's beginning: to declare takes its time. */
+static lapse_ns left_of(const rabbit_store *d, lapse_ns delay)
+{
+    lapse_ns passed = lp_clock_monotonic() - d->turn_at;
+    return delay > passed ? delay - passed : 0;
+}
+
+static int send_by_ladder(rabbit_store *d, lapse_ns delay, const rabbit_queue *q,
+                          const rabbit_order *o, rabbit_sent sent)
+{
+    char exchange[LP_RABBIT_NAME_MAX + 1];
+    rabbit_route route;
+    lp_rabbit_route(&route, lp_rabbit_steps(delay), q->word);
+    int code = climb(d, route.level);
+    if (code < 0)
+        return code;
+    lp_rabbit_route(&route, lp_rabbit_steps(left_of(d, delay)), q->word);
+    if (route.level < 0)
+        return lp_rabbit_send_to(d, "", q->work, o, sent);
+    lp_rabbit_name_level(exchange, d->settings.prefix, route.level);
+    return lp_rabbit_send_to(d, exchange, route.key, o, sent);
+}
+
+static int send_by_fixed(rabbit_store *d, int fixed, const rabbit_queue *q, const rabbit_order *o,
+                         rabbit_sent sent)
+{
+    char exchange[LP_RABBIT_NAME_MAX + 1];
+    int64_t ms = d->delays.fixed[fixed];
+    if (!d->delays.is_declared[fixed]) {
+        int code = lp_rabbit_declare_fixed(&d->in, LP_RABBIT_DECLARE, d->settings.prefix, ms);
+        if (code < 0)
+            return code;
+        d->delays.is_declared[fixed] = true;
+    }
+    lp_rabbit_name_fixed(exchange, d->settings.prefix, ms);
+    return lp_rabbit_send_to(d, exchange, q->word, o, sent);
+}
+
+int lp_rabbit_send_order(rabbit_store *d, const lp_turn *t, const rabbit_order *o,
+                         rabbit_sent sent)
+{
+    lapse_ns due = o->at > o->due ? o->at : o->due;
+    lapse_ns delay = lp_sum_ns(due, -lp_rabbit_utc(d, t, t->now));
+    rabbit_queue *q = lp_rabbit_queue(d, o->queue);
+    int code = q ? lp_rabbit_use_queue(d, q) : lp_fail_memory();
+    if (code < 0)
+        return code;
+    if (sent.job && sent.job->op == LP_SCHEDULE && lp_rabbit_is_shops(d, o))
+        return lp_rabbit_send_to_shop(d, delay, o, sent);
+    q->first = due < q->first ? due : q->first;
+    if (d->config.manual || delay <= SHORT)
+        return lp_rabbit_send_to(d, "", q->work, o, sent);
+    bool is_new = sent.job && sent.job->op != LP_AGAIN;
+    int fixed = is_new ? lp_rabbit_fixed(d, delay) : -1;
+    return fixed < 0 ? send_by_ladder(d, delay, q, o, sent) : send_by_fixed(d, fixed, q, o, sent);
+}
+
+int lp_rabbit_send_dead(rabbit_store *d, const rabbit_order *o, rabbit_sent sent)
+{
+    char name[LP_RABBIT_NAME_MAX + 1];
+    lp_rabbit_name(name, d->settings.prefix, "dead");
+    return lp_rabbit_send_to(d, "", name, o, sent);
+}
+
+/* -- Confirmed, or not -- */
+
+static int fault_of(rabbit_store *d, const rabbit_sent *s, const lp_detail *lost)
+{
+    switch (s->state) {
+    case REFUSED:
+        return lp_fail(LAPSE_EFULL,
+                       "RabbitMQ refuses it: a queue on its way is at its limit (a policy's "
+                       "max-length), or could not write it");
+    case RETURNED:
+        if (s->to_shop)
+            return lp_rabbit_returned_by_shop(d);
+        lp_rabbit_forget_topology(d);
+        return lp_fail(LAPSE_ESYSTEM,
+                       "RabbitMQ has no queue for it: it was deleted while lapse used it, and is "
+                       "declared anew when it is needed again");
+    default:
+        return lp_fail(LAPSE_EUNSURE, "whether it was done is not known: %.400s", lost->text);
+    }
+}
+
+static void give_up(rabbit_store *d, rabbit_message *m)
+{
+    lp_rabbit_requeue(&d->in, m->channel, m->tag, false);
+    lp_rabbit_forget_message(m);
+}
+
+static void end_sent(rabbit_store *d, rabbit_sent *s, const lp_detail *lost)
+{
+    bool accepted = s->state == ACCEPTED;
+    int code = accepted ? LAPSE_OK : fault_of(d, s, lost);
+    if (!accepted && s->job)
+        lp_job_fail(s->job, code);
+    if (s->held && accepted) {
+        rabbit_message *m = s->held->message;
+        lp_rabbit_drop_held(d, s->held);
+        lp_rabbit_finish(d, m);
+    } else if (s->held) {
+        s->held->settling = false;
+    }
+    if (s->message && accepted)
+        lp_rabbit_finish(d, s->message);
+    else if (s->message)
+        give_up(d, s->message);
+    s->message = NULL;
+}
+
+int lp_rabbit_flush(rabbit_store *d)
+{
+    lp_detail lost;
+    await_confirms(d, 0, 0);
+    lp_detail_save(&lost);
+    lp_rabbit_note_losses(d); /* Of what was held, some may be gone. */
+    for (size_t i = 0; i < d->sent_count; i++)
+        end_sent(d, &d->sent[i], &lost);
+    d->sent_count = 0;
+    return LAPSE_OK;
+}

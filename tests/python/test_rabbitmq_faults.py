@@ -1,0 +1,303 @@
+"""The RabbitMQ store while the link drops, the broker dies, blocks or closes a channel."""
+
+import logging
+import subprocess
+import sys
+import threading
+import time
+
+import lapse
+import pytest
+from consumer import Consumer, offline, place, try_schedule
+from support import PATIENCE, TIER, rounds, until
+
+pytest.importorskip("pika")
+from rabbitmq_server import Proxy, Server  # noqa: E402: it needs pika
+
+
+TIMEOUT = 10.0  # seconds: the broker's patience with what is not acknowledged
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    s = Server(
+        tmp_path_factory.mktemp("rabbitmq"),
+        f"consumer_timeout={round(TIMEOUT * 1000)}",
+        "channel_tick_interval=500",
+        "dead_letter_worker_publisher_confirm_timeout=2000",
+    )
+    yield s
+    s.stop()
+
+
+@pytest.fixture
+def url(server):
+    return server.place()
+
+
+@pytest.fixture
+def proxy(server):
+    p = Proxy(server.port)
+    yield p
+    p.stall(False)
+    p.close()
+
+
+@pytest.fixture
+def through(proxy, url):
+    """The same store, through the proxy."""
+    return f"{proxy.url}?{url.split('?')[1]}"
+
+
+def prefix_of(url):
+    return url.split("prefix=")[1].split("&")[0]
+
+
+# -- The link ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [1, 10, *([60] if TIER == "soak" else [])])
+def test_p62_refused_for_a_while(proxy, through, caplog, seconds):
+    with Consumer(through) as c:
+        place(c.s, "before", 5, 0)
+        until(lambda: len(c.ran) == 5)
+        place(c.s, "o", 20, seconds / 2)
+        proxy.refuse()
+        until(lambda: offline(c.s) > 0)
+        with pytest.raises((lapse.Offline, lapse.Unsure)):
+            c.s.schedule("refused", 0, queue="q")
+        used = time.process_time()
+        time.sleep(seconds)  # sleeps: the outage lasts as long as the case says
+        used = time.process_time() - used
+        assert offline(c.s) >= seconds * 0.9
+        proxy.accept()
+        until(lambda: len(set(c.ids())) == 25)  # And nobody has scheduled anything.
+        until(lambda: offline(c.s) == 0)
+        assert sorted(set(c.ids())) == sorted([f"before{n}" for n in range(5)] + [f"o{n}" for n in range(20)])
+        assert used < max(0.2 * seconds, 0.5), "it spins while the store is away"
+    failed = [r for r in caplog.records if r.levelno >= logging.WARNING]
+    assert 1 <= len(failed) <= 10, "said once in an outage, not with each try"
+
+
+def test_p62_the_first_connection_fails(proxy, through):
+    proxy.refuse()
+    with pytest.raises(lapse.Offline, match="cannot be reached"):
+        lapse.Scheduler(through)
+    proxy.accept()
+    lapse.Scheduler(through).close()
+
+
+def test_cut_again_and_again_loses_nothing(proxy, through):
+    """What was answered runs; what was not known runs or does not."""
+    answered, doubtful, end = [], [], threading.Event()
+    with Consumer(through) as c:
+
+        def produce(n):
+            i = 0
+            while not end.is_set():
+                id, i = f"{n}-{i}", i + 1
+                try:
+                    c.s.schedule(id, 0.1, queue="q")
+                    answered.append(id)
+                except lapse.Unsure:
+                    doubtful.append(id)
+                except lapse.Offline:
+                    time.sleep(0.01)  # sleeps: as a producer does that is refused
+
+        threads = [threading.Thread(target=produce, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in range(rounds(3, 6, 50)):
+            before = len(answered)
+            until(lambda n=before: len(answered) > n + 20)
+            proxy.cut()
+        end.set()
+        for thread in threads:
+            thread.join()
+        until(lambda: offline(c.s) == 0)
+        until(lambda: set(answered) <= set(c.ids()))
+        assert set(c.ids()) <= set(answered) | set(doubtful) and min(late for _, late, _ in c.ran) >= 0
+        print(f"{len(c.ids()) - len(set(c.ids()))} of {len(c.ids())} runs more than once")
+
+
+def test_a_stalled_link_is_not_known_and_not_waited_for(proxy, through):
+    with lapse.Scheduler(through + "&timeout=300ms&lease=4s", workers=0) as s:
+        proxy.stall()
+        began = time.monotonic()
+        with pytest.raises((lapse.Unsure, lapse.Offline)):
+            s.schedule("o", 60, queue="q")
+        assert time.monotonic() - began < PATIENCE
+        proxy.stall(False)
+        try_schedule(s, "o", 60)
+
+
+# -- The broker is killed -------------------------------------------------------------------------
+
+
+def declare(s, delays):
+    """Have the queues for these delays made. RabbitMQ writes what was declared to the disk within two
+    seconds: one that is killed before has lost the queue, with what was confirmed in it."""
+    results = s.schedule_many([(f"early{n}", d, None, None, "q") for n, d in enumerate(delays)])
+    assert all(isinstance(r, int) for r in results), results
+    time.sleep(3)  # sleeps: the broker's time
+
+
+def test_p67_a_killed_broker_loses_nothing_that_was_accepted(server, url):
+    """Some fall due while it is down; none starts early, all run at least once."""
+    count = rounds(500, 2000, 10000)
+    with Consumer(url) as c:
+        declare(c.s, [0.5 + 9.5 * n / 500 for n in range(500)])
+        for i in range(0, count, 500):
+            size = min(500, count - i)
+            delays = [(f"o{i + n}", 0.5 + 9.5 * n / size, None, None, "q") for n in range(size)]
+            results = c.s.schedule_many(delays)
+            assert all(isinstance(r, int) for r in results)
+        server.kill()
+        time.sleep(1)  # sleeps: it stays down while some fall due
+        server.start()
+        count += 500
+        while len(done := set(c.ids())) < count:
+            until(lambda n=len(done): len(set(c.ids())) > n)
+        assert done == {f"o{n}" for n in range(count - 500)} | {f"early{n}" for n in range(500)}
+        late = sorted(late for _, late, _ in c.ran)
+        assert late[0] >= 0
+        print(
+            f"{len(late) - count} of {count} ran more than once; "
+            f"late by {late[count // 2]:.1f} s in the middle, {late[-1]:.1f} s at most"
+        )
+        try_schedule(c.s, "after")
+        until(lambda: "after" in c.ids())
+
+
+@pytest.mark.skipif(TIER != "soak", reason="a hundred thousand orders")
+def test_p67_a_hundred_thousand_and_a_killed_broker(server, url):
+    count = 100_000
+    with lapse.Scheduler(url, workers=0) as s:
+        declare(s, [60 + n for n in range(60)])
+        began = time.monotonic()
+        for i in range(0, count, 1000):
+            results = s.schedule_many(
+                [(f"o{i + n}", 60 + (i + n) % 60, None, None, "q") for n in range(1000)]
+            )
+            assert all(isinstance(r, int) for r in results)
+        print(f"{count} scheduled in {time.monotonic() - began:.0f} s")
+        server.kill()
+        time.sleep(20)  # sleeps: it stays down while some fall due
+        server.start()
+    with Consumer(url) as c:
+        while len(done := set(c.ids())) < count + 60:
+            until(lambda n=len(done): len(set(c.ids())) > n)
+        assert min(late for _, late, _ in c.ran) >= 0
+        assert len(done) == count + 60
+
+
+def test_p67_the_plug_in_is_not_needed(server):
+    assert server.ctl("eval", "rabbit_plugins:active().") == "[]"
+
+
+def test_p61_a_consumer_alone_delivers_what_is_overdue(server, url):
+    """Nobody schedules anything; the broker was away too."""
+    with lapse.Scheduler(url, workers=0) as s:
+        declare(s, [0.5] * 100)
+        place(s, "o", 100, 0.5)
+    server.kill()
+    time.sleep(1)  # sleeps: all fall due meanwhile
+    server.start()
+    program = """
+import lapse, os, sys
+s = lapse.Scheduler(sys.argv[1], workers=2)
+s.handle("q", lambda order: os.write(1, b"%s %f\\n" % (order.id.encode(), order.late)) and None)
+sys.stdin.read()
+s.close()
+"""
+    consumer = subprocess.Popen(
+        [sys.executable, "-c", program, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    lines = []
+    reader = threading.Thread(target=lambda: lines.extend(line.split() for line in consumer.stdout))
+    reader.start()
+    try:
+        until(lambda: len({words[0] for words in lines}) == 200)
+    finally:
+        consumer.stdin.close()
+        assert consumer.wait(PATIENCE) == 0
+        reader.join()
+        consumer.stdout.close()
+    names = {f"{name}{n}" for n in range(100) for name in ("early", "o")}
+    assert {words[0].decode() for words in lines} == names
+    assert all(float(words[1]) >= 0.4 for words in lines)
+
+
+# -- The broker blocks, and loses its patience ----------------------------------------------------------
+
+
+def test_a_broker_without_memory_refuses_and_goes_on(server, url):
+    with Consumer(url + "&timeout=1s") as c:
+        place(c.s, "o", 5, 2)
+        server.ctl("set_vm_memory_high_watermark", "absolute", "1")
+        try:
+            with pytest.raises((lapse.System, lapse.Offline, lapse.Unsure)):
+                for i in range(1000):
+                    c.s.schedule(f"blocked{i}", 3600, queue="q")
+            until(lambda: len(c.ran) >= 5)  # What is there is consumed all the same.
+        finally:
+            server.ctl("set_vm_memory_high_watermark", "0.4")
+        try_schedule(c.s, "after")
+        until(lambda: "after" in c.ids())
+
+
+def test_a_consumer_that_the_broker_gave_up_on_is_back(server, url, caplog):
+    """consumer_timeout is 10 s: a callback that takes longer loses its channel, and nothing else
+    is held so long; consuming goes on within 2 s of the channel's end."""
+    entered, leave = threading.Event(), threading.Event()
+    ran, lock = [], threading.Lock()
+    with lapse.Scheduler(url, workers=3) as s:  # The slow order is delivered twice.
+
+        @s.handler("slow", attempts=2)
+        def slow(order):
+            entered.set()
+            leave.wait(2 * TIMEOUT)
+
+        def quick(order):
+            with lock:
+                ran.append((str(order), time.monotonic()))
+
+        s.handle("quick", quick)
+        s.schedule("slow", 0, queue="slow")
+        assert entered.wait(PATIENCE)
+        began = time.monotonic()
+        n, end = 0, began + TIMEOUT + 5
+        gaps = []
+        while time.monotonic() < end:
+            asked = time.monotonic()
+            try_schedule(s, f"n{n}", 0, queue="quick")
+            until(lambda n=n: len({id for id, _ in ran}) == n + 1)
+            gaps.append(time.monotonic() - asked)
+            n += 1
+            time.sleep(0.1)  # sleeps: a shop that is not busy, as long as the broker's patience
+        leave.set()
+        print(f"{n} orders beside it, the slowest took {max(gaps):.2f} s")
+        if TIER == "soak":
+            assert max(gaps) < 2
+        assert {id for id, _ in ran} == {f"n{i}" for i in range(n)}
+
+
+def test_nothing_is_held_while_no_worker_is_free(server, url):
+    """One worker, a backlog that takes longer than the broker's patience: its channel lives on."""
+    held = []
+    with lapse.Scheduler(url, workers=1) as s:
+        started, leave = threading.Event(), threading.Event()
+
+        def close(order):
+            started.set()
+            assert leave.wait(PATIENCE)
+
+        s.handle("q", close)
+        place(s, "o", 50, 0)
+        assert started.wait(PATIENCE)
+        for _ in range(3):
+            row = server.queues("messages_unacknowledged")[f"{prefix_of(url)}.work.q"]
+            held.append(int(row[0]))
+        leave.set()
+        until(lambda: s.stats()["done"] == 50)
+    assert max(held[1:]) <= 2, held

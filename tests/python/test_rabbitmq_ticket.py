@@ -1,0 +1,231 @@
+"""RabbitMQ wakes and another store keeps the orders: ticket=."""
+
+import logging
+import threading
+import time
+from urllib.parse import quote
+
+import lapse
+import pytest
+from consumer import Consumer, place
+from lapse import Fate, State
+from support import PATIENCE, in_threads, rounds, until
+
+pytest.importorskip("pika")
+from rabbitmq_server import Proxy, Server  # noqa: E402: it needs pika
+from redis_server import Server as Redis  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    s = Server(tmp_path_factory.mktemp("rabbitmq"))
+    yield s
+    s.stop()
+
+
+@pytest.fixture
+def truth(tmp_path):
+    return f"sqlite:///{tmp_path}/orders.db"
+
+
+@pytest.fixture
+def url(server, truth):
+    return f"{server.place()}&ticket={quote(truth, safe='')}"
+
+
+@pytest.fixture
+def deaf_url(server, tmp_path):
+    """The store inside tells nobody of anything: its user may not subscribe."""
+    redis = Redis(tmp_path / "redis")
+    redis.ask("ACL", "SETUSER", "deaf", "on", ">pw", "~*", "+@all", "-subscribe", "resetchannels")
+    inside = redis.url.replace("//", "//deaf:pw@") + "?poll=1h"
+    yield f"{server.place()}&poll=1h&ticket={quote(inside, safe='')}"
+    redis.stop()
+
+
+@pytest.fixture
+def proxy(server):
+    p = Proxy(server.port)
+    yield p
+    p.stall(False)
+    p.close()
+
+
+@pytest.fixture
+def through(proxy, url):
+    """The same store, through the proxy."""
+    return f"{proxy.url}?{url.split('?')[1]}"
+
+
+def prefix_of(url):
+    return url.split("prefix=")[1].split("&")[0]
+
+
+def test_every_answer_is_exact(url):
+    with lapse.Scheduler(url, workers=0, keep=60) as s:
+        generation = s.schedule("o", 60, queue="q", payload=b"\0p")
+        with pytest.raises(lapse.Exists):
+            s.schedule("o", 60, queue="q")
+        assert s.get("o").payload == b"\0p" and s.get("o").generation == generation
+        assert s.reschedule("o", 120) is Fate.RESCHEDULED
+        assert s.schedule("o", 60, queue="q", replace=True) > generation
+        assert s.cancel("o", generation) is Fate.UNKNOWN
+        assert s.cancel("o") is Fate.CANCELLED
+        assert s.cancel("o") is Fate.DONE
+        assert [info.id for info in s.orders(State.PENDING)] == []
+
+
+def test_the_broker_wakes_who_would_have_slept_on(deaf_url):
+    """Polling alone would take an hour, for what is due now and for what is due later."""
+    with Consumer(deaf_url) as c, lapse.Scheduler(deaf_url, workers=0) as other:
+        place(c.s, "warm", 1, 0)
+        until(lambda: c.ids() == ["warm0"])
+        other.schedule("far", 3600, queue="q")
+        for n, delay in enumerate([0, 0.3, 1]):
+            began = time.monotonic()
+            other.schedule(f"o{n}", delay, queue="q")
+            until(lambda n=n: f"o{n}" in c.ids())
+            print(f"{delay} s: there after {time.monotonic() - began:.3f} s")
+        other.schedule("sooner", 3600, queue="q")
+        assert other.reschedule("sooner", 0.2) is Fate.RESCHEDULED
+        until(lambda: "sooner" in c.ids())
+        assert other.cancel("far") is Fate.CANCELLED
+        assert min(late for _, late, _ in c.ran) >= 0
+
+
+def test_a_retry_wakes_another_consumer(deaf_url):
+    """The first is closed while it leaves an order to be tried again."""
+    tried = threading.Event()
+    with lapse.Scheduler(deaf_url, workers=1, on_error=lambda *_: None) as first:
+
+        def fail(order):
+            tried.set()
+            raise lapse.Retry(1)
+
+        first.handle("q", fail, attempts=5)
+        first.schedule("o", 0, queue="q")
+        assert tried.wait(PATIENCE)
+        second = Consumer(deaf_url)
+        until(lambda: first.get("o").state is State.PENDING)
+    with second as c:
+        until(lambda: c.ids() == ["o"])
+
+
+def test_hints_do_not_pile_up_where_nobody_waits(server, url):
+    with lapse.Scheduler(url, workers=0) as s:
+        place(s, "o", 100, 0.1)
+        for n in range(20):
+            s.schedule(f"n{n}", 0.01 * n, queue="q")
+        until(lambda: s.stats()["pending"] == 120)
+
+        def waiting():
+            rows = server.queues("messages").items()
+            return sum(int(n) for name, (n,) in rows if name.startswith(prefix_of(url) + "."))
+
+        until(lambda: waiting() <= 1)
+
+
+def test_without_the_broker_nothing_fails_and_the_log_says_why(proxy, through, truth, caplog):
+    """What is scheduled while it is away starts within the bound of the store inside."""
+    caplog.set_level(logging.INFO)
+    with Consumer(through + "&poll=1h") as c, lapse.Scheduler(truth, workers=0) as beside:
+        until(lambda: c.s.stats()["poll_bound"] == 3600)
+        proxy.refuse()
+        until(lambda: c.s.stats()["poll_bound"] < 10)
+        until(lambda: "RabbitMQ wakes nobody" in caplog.text)
+        place(c.s, "o", 50, 0.2)  # None fails: `place` looks at each answer.
+        beside.schedule("from elsewhere", 0.2, queue="q")
+        until(lambda: len(c.ran) == 51)
+        assert c.s.stats()["offline"] == 0
+        assert c.s.cancel("nobody") is Fate.UNKNOWN
+        proxy.accept()
+        place(c.s, "again", 1, 0)
+        until(lambda: c.s.stats()["poll_bound"] == 3600)
+        until(lambda: "as it should be again" in caplog.text)
+    assert sorted(c.ids()) == sorted(set(c.ids()))
+    warnings = [r for r in caplog.records if r.levelno >= logging.WARNING]
+    assert 1 <= len(warnings) <= 3, "said once, not with each try"
+
+
+def test_it_opens_without_the_broker(proxy, through):
+    proxy.refuse()
+    with Consumer(through) as c:
+        place(c.s, "o", 10, 0)
+        until(lambda: len(c.ran) == 10)
+        proxy.accept()
+        place(c.s, "p", 10, 0)
+        until(lambda: len(c.ran) == 20)
+
+
+def test_a_broker_that_does_not_answer_holds_up_nobody_for_long(proxy, through):
+    with Consumer(through) as c:
+        place(c.s, "before", 1, 0)
+        proxy.stall()
+        began = time.monotonic()
+        for n in range(rounds(20, 50, 200)):
+            assert c.s.schedule(f"o{n}", 0.1, queue="q") > 0
+        until(lambda: len(c.ran) == n + 2)
+        print(f"{n + 1} schedules took {time.monotonic() - began:.2f} s")
+
+
+def test_the_broker_is_killed_and_no_order_is_late_for_good(server, url):
+    """Some fall due while it is away; each starts once."""
+    count = rounds(200, 1000, 10000)
+    with Consumer(url + "&poll=2s") as c, lapse.Scheduler(url, workers=0) as other:
+        results = other.schedule_many(
+            [(f"o{n}", 0.5 + 5 * n / count, None, None, "q") for n in range(count)]
+        )
+        assert all(isinstance(r, int) for r in results)
+        server.kill()
+        place(other, "meanwhile", 20, 0.5)
+        until(lambda: {f"meanwhile{n}" for n in range(20)} <= set(c.ids()))
+        server.start()
+        until(lambda: len(c.ran) == count + 20)
+        assert len(set(c.ids())) == count + 20
+        assert min(late for _, late, _ in c.ran) >= 0
+
+
+def test_two_consumers_run_each_order_once(url):
+    count = rounds(200, 2000, 20000)
+    with Consumer(url) as a, Consumer(url) as b, lapse.Scheduler(url, workers=0) as s:
+
+        def produce(number):
+            for i in range(number, count, 400):
+                ids = range(i, min(i + 400, count), 4)
+                s.schedule_many([(f"o{n}", 0.05, None, None, "q") for n in ids])
+
+        in_threads(4, produce)
+        while len(a.ran) + len(b.ran) < count:
+            before = len(a.ran) + len(b.ran)
+            until(lambda n=before: len(a.ran) + len(b.ran) > n)
+        assert len(set(a.ids()) | set(b.ids())) == count == len(a.ran) + len(b.ran)
+
+
+@pytest.mark.parametrize(
+    "ticket, words",
+    [
+        ("memory:", "keeps the orders"),
+        ("amqp://localhost/", "keeps the orders"),
+        ("nowhere:", "not the scheme of a store"),
+        ("sqlite:///no/such/folder/x.db", "folder"),
+        ("redis://:s3cret@127.0.0.1:1/0", "cannot be reached"),
+    ],
+)
+def test_a_wrong_ticket_is_named(server, ticket, words):
+    with pytest.raises(lapse.Error, match=words) as caught:
+        lapse.Scheduler(f"{server.place()}&ticket={quote(ticket, safe='')}")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_ticket_that_is_not_encoded_is_not_shown(server):
+    for ticket in ("redis://:s3cret%zz@h", "postgresql://shop:s3cret@h/x?a=1"):
+        with pytest.raises(lapse.Error) as caught:
+            lapse.Scheduler(f"{server.place()}&ticket={ticket}")
+        assert "s3cret" not in str(caught.value)
+
+
+def test_a_broker_that_refuses_us_is_an_error(server, truth):
+    wrong = server.place().replace("guest:guest", "guest:s3cret")
+    with pytest.raises(lapse.System, match="refuses") as caught:
+        lapse.Scheduler(f"{wrong}&ticket={quote(truth, safe='')}")
+    assert "s3cret" not in str(caught.value)
