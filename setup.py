@@ -4,7 +4,7 @@ What describes the package stands in pyproject.toml; the version in core/include
 
 Environment variables, with the names of CMake's options where it has them:
     LAPSE_SQLITE=AUTO|ON|OFF   this store if pkg-config finds its library; always; never; the
-    same with LAPSE_POSTGRESQL, LAPSE_REDIS and LAPSE_REDIS_TLS
+    same with LAPSE_POSTGRESQL, LAPSE_REDIS, LAPSE_REDIS_TLS and LAPSE_RABBITMQ
     LAPSE_USE_SYSTEM=1         link the installed liblapse instead of building the core in
 """
 
@@ -32,6 +32,7 @@ STORES = [
     ("SQLITE", "sqlite3 >= 3.35", "core/stores/sqlite*.c", "libsqlite3-dev"),
     ("POSTGRESQL", "libpq >= 14", "core/stores/postgresql*.c", "libpq-dev"),
     ("REDIS", "hiredis >= 0.14", "core/stores/redis*.c", "libhiredis-dev"),
+    ("RABBITMQ", "librabbitmq >= 0.11", "core/stores/rabbitmq*.c", "librabbitmq-dev"),
 ]
 
 # A free-threaded interpreter has no stable ABI; all others share one binary.

@@ -18,10 +18,11 @@ static bool serves(const scheduler *s)
 /* -> the generation; 0; or an error. */
 static double put(scheduler *s, lapse_spec *spec, double delay)
 {
-    if (lapse_check_id(spec->id, spec->id_len) < 0 ||
-        lapse_ns_from_seconds(delay, &spec->delay) < 0)
+    if (lapse_ns_from_seconds(delay, &spec->delay) < 0)
         return 0;
     int64_t generation = lapse_put(s->lapse, spec);
+    if (generation == LAPSE_EID)
+        return 0;
     s->unfinished = glue_has_news(s) || s->slots.released;
     return (double)generation;
 }

@@ -32,6 +32,7 @@ enum {
     UP_TIE,           /* metatable of ties to a request of nginx */
     UP_OFFER,         /* glue_offer as a function */
     UP_TELLER,        /* {function that tells the hooks, the module's table}, set in Lua */
+    UP_LAST,          /* glue_last; nil where UP_DEFAULT is not */
     UP_DEFAULT,       /* {scheduler}, which then is the first argument; else nil */
     UP_COUNT = UP_DEFAULT
 };
@@ -77,6 +78,11 @@ typedef struct scheduler {
     struct aside *aside;        /* aside.c; NULL: none */
     struct opener *opener;      /* opener.c; NULL: it is open, or closed */
 } scheduler;
+
+/* The scheduler that was used last, which needs no second look at its metatable. */
+typedef struct glue_last {
+    struct scheduler *scheduler; /* NULL: none, or it was collected */
+} glue_last;
 
 /* The scheduler that a call is about, at index 1. Raises for anything else. */
 scheduler *glue_self(lua_State *L);
@@ -282,9 +288,9 @@ int glue_push_fate(lua_State *L, int fate);
 bool glue_is(lua_State *L, int index, int upvalue);
 
 /* What stands at `index`. They raise for what it cannot be; `what` names it. */
-const char *glue_check_id(lua_State *L, int index, size_t *len);
-bool glue_read_id(lua_State *L, int index, const char **id); /* false: no such id can be */
-const char *glue_check_queue(lua_State *L, int index);       /* nil: NULL */
+const char *glue_check_id(lua_State *L, int index, size_t *len); /* what the library checks */
+bool glue_read_id(lua_State *L, int index, const char **id);     /* false: no such id can be */
+const char *glue_check_queue(lua_State *L, int index);           /* nil: NULL */
 const char *glue_check_text(lua_State *L, int index, const char *what); /* nil: NULL */
 lapse_ns glue_check_seconds(lua_State *L, int index, const char *what); /* below 0: 0 */
 lapse_ns glue_check_span(lua_State *L, int index, const char *what);    /* below 0: raises */

@@ -100,7 +100,7 @@ typedef struct lp_driver {
     lapse_ns backoff, retry_at; /* after a turn that failed; lp_clock_monotonic */
     int offline_code;
     lp_detail offline_words;
-    bool troubled;     /* it works, but `trouble` says what is amiss */
+    bool troubled; /* it works, but `trouble` says what is amiss */
     lp_detail trouble;
 } lp_driver;
 

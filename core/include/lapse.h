@@ -242,6 +242,7 @@ typedef struct lapse_options {
  *
  *   sqlite:///orders.db                      durable, shared by processes: docs/sqlite.md
  *   redis://host:6379/0                      durable, shared by machines: docs/redis.md
+ *   amqp://host/vhost                        through RabbitMQ: docs/rabbitmq.md
  *
  * `tick` is a number with a unit (ns, us, ms, s, m, h, d), 1us to 1h. `slots` per wheel
  * level, 1 to 4096, is rounded up to a power of two, 64 at least. Every option of lapse_options that is a
@@ -649,6 +650,7 @@ typedef enum lapse_ability {
     LAPSE_CAN_CANCEL = 8,    /* cancel, reschedule, exists */
     LAPSE_CAN_LIST = 16,     /* get and each */
     LAPSE_CAN_TRANSACT = 32, /* schedule inside the application's transaction */
+    LAPSE_CAN_LIMIT = 64,    /* max_pending, overflow */
 } lapse_ability;
 
 LAPSE_API unsigned lapse_abilities(const lapse *s);

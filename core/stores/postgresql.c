@@ -270,7 +270,7 @@ static int turn(lp_durable *durable, lp_turn *t)
 const lp_durable_ops lp_postgresql_store = {
     .scheme = "postgresql",
     .abilities = LAPSE_CAN_DURABLE | LAPSE_CAN_SHARE | LAPSE_CAN_CANCEL | LAPSE_CAN_LIST |
-                 LAPSE_CAN_TRANSACT,
+                 LAPSE_CAN_LIMIT | LAPSE_CAN_TRANSACT,
     .open = open_store,
     .close = close_store,
     .turn = turn,

@@ -54,9 +54,9 @@ int lp_rabbit_use_queue(rabbit_store *d, rabbit_queue *q)
 {
     if (q->is_declared)
         return LAPSE_OK;
-    int code = q->is_shops ? lp_rabbit_find_work(d)
-                           : lp_rabbit_declare_work(&d->in, LP_RABBIT_DECLARE, d->settings.prefix,
-                                                    q->word);
+    int code = q->is_shops
+                   ? lp_rabbit_find_work(d)
+                   : lp_rabbit_declare_work(&d->in, LP_RABBIT_DECLARE, d->settings.prefix, q->word);
     q->is_declared = code == LAPSE_OK;
     if (q->is_shops)
         d->work_is_gone = !q->is_declared;
@@ -137,7 +137,7 @@ static void drop_looked(rabbit_store *d)
         d->looked = m->next;
         lp_rabbit_free_message(m);
     }
-    d->walk = d->walk_tag = d->walk_count = 0;
+    lp_rabbit_forget_walk(d);
 }
 
 /* A channel that the broker has closed, as one whose consumer took too long, has lost what was
@@ -227,10 +227,11 @@ static int check(rabbit_store *d)
     lp_rabbit_name(name, d->settings.prefix, "unrouted");
     int code = lp_rabbit_count(&d->in, LP_RABBIT_DECLARE, name, &lost);
     if (code == LAPSE_OK && lost)
-        snprintf(d->warnings[d->warning_count++], LP_RABBIT_WARNING_MAX,
-                 "%llu orders stand in %.80s: the queues they were for have been deleted; move them "
-                 "to where they belong, or purge it",
-                 (unsigned long long)lost, name);
+        snprintf(
+            d->warnings[d->warning_count++], LP_RABBIT_WARNING_MAX,
+            "%llu orders stand in %.80s: the queues they were for have been deleted; move them "
+            "to where they belong, or purge it",
+            (unsigned long long)lost, name);
     return code;
 }
 
@@ -289,6 +290,7 @@ static int set_up(rabbit_store *d, const lp_store_config *config)
 {
     d->config = *config;
     d->config.url = NULL; /* the caller's */
+    d->ahead = lp_sum_ns(config->wall, -config->now);
     /* A turn that waits must not outlast the leases that it would renew. */
     if (d->settings.timeout > config->lease / 3)
         d->settings.timeout = config->lease / 3;
@@ -381,9 +383,10 @@ static const char *warning(const lp_durable *durable, int n)
 static const char *trouble(const lp_durable *durable)
 {
     const rabbit_store *d = (const rabbit_store *)durable;
-    return d->work_is_gone ? "the queue of the URL option work is gone from RabbitMQ: the orders in "
-                             "it are too, and none come from there until it is declared again"
-                           : NULL;
+    return d->work_is_gone
+               ? "the queue of the URL option work is gone from RabbitMQ: the orders in "
+                 "it are too, and none come from there until it is declared again"
+               : NULL;
 }
 
 const lp_durable_ops lp_rabbitmq_store = {

@@ -43,8 +43,12 @@ typedef struct rabbit_queue {
     rabbit_message *ready;
     unsigned ready_count;
 
-    unsigned wanted; /* by this turn */
-    lapse_ns surplus_since; /* lp_clock_monotonic; 0: the consumer asks for no more than is wanted */
+    unsigned wanted; /* by this turn, which has */
+    bool looked;     /* asked the broker for it */
+    bool is_known;   /* under a manual clock: of what it held at the last look, and has been sent */
+    lapse_ns first;  /* since, the first was for then; UTC */
+    lapse_ns
+        surplus_since; /* lp_clock_monotonic; 0: the consumer asks for no more than is wanted */
 } rabbit_queue;
 
 /* An order that a consumer here holds. */
@@ -66,7 +70,7 @@ typedef struct rabbit_sent {
     lp_job *job;             /* NULL: nobody's */
     rabbit_held *held;       /* what it takes the place of, or */
     rabbit_message *message; /* this, which nobody holds */
-    bool open; /* not confirmed */
+    bool open;               /* not confirmed */
     size_t bytes;
     bool to_shop; /* to the exchange of a shop */
 } rabbit_sent;
@@ -80,8 +84,17 @@ typedef struct rabbit_delays {
     } seen[LP_RABBIT_COUNTERS];
     int64_t fixed[LP_RABBIT_FIXED_MOST];
     bool is_declared[LP_RABBIT_FIXED_MOST];
+    lapse_ns usable_at[LP_RABBIT_FIXED_MOST]; /* lp_clock_monotonic */
     int fixed_count;
 } rabbit_delays;
+
+/* A dead letter that a walk has shown. */
+typedef struct rabbit_shown {
+    uint64_t tag;
+    char *id;
+    size_t id_len;
+    int64_t generation;
+} rabbit_shown;
 
 enum { LP_RABBIT_WARNING_MAX = 300, LP_RABBIT_WARNINGS = 2 };
 
@@ -89,14 +102,15 @@ typedef struct rabbit_store {
     lp_durable base; /* first */
     lp_store_config config;
     rabbit_settings settings;
-    rabbit_link out, in; /* publishing, consuming */
+    rabbit_link out, in;                     /* publishing, consuming */
     bool out_closed, in_closed, look_closed; /* channels: to be noted by lp_rabbit_note_losses */
-    int watch, timer;    /* epoll over both and the timer: the driver's hint */
+    int watch, timer;                        /* epoll over both and the timer: the driver's hint */
 
     rabbit_queue **queues;
     size_t queue_count, queue_room;
+    lapse_ns ahead;   /* UTC minus the scheduler's clock, when the connection was made */
     lapse_ns turn_at; /* lp_clock_monotonic when the turn began */
-    int levels; /* of the ladder that are declared */
+    int levels;       /* of the ladder that are declared */
     rabbit_delays delays;
 
     rabbit_held *held[LP_RABBIT_HELD];
@@ -113,8 +127,9 @@ typedef struct rabbit_store {
 
     /* A walk through the dead letters: those it has shown are unacknowledged until it ends. */
     uint64_t walk, walk_last;
-    uint64_t walk_tag, walk_count;
-    lapse_ns walk_until;
+    rabbit_shown *shown;
+    size_t shown_count, shown_room;
+    lapse_ns walk_until; /* lp_clock_monotonic */
 
     uint64_t dead_dropped;
     char warnings[LP_RABBIT_WARNINGS][LP_RABBIT_WARNING_MAX];
@@ -143,8 +158,12 @@ void lp_rabbit_forget_topology(rabbit_store *d);
 int64_t lp_rabbit_next_generation(rabbit_store *d);
 
 /* UTC of the scheduler's clock, and back. */
-lapse_ns lp_rabbit_utc(const lp_turn *t, lapse_ns at);
-lapse_ns lp_rabbit_scheduler_time(const lp_turn *t, lapse_ns utc);
+lapse_ns lp_rabbit_utc(const rabbit_store *d, const lp_turn *t, lapse_ns at);
+lapse_ns lp_rabbit_scheduler_time(const rabbit_store *d, const lp_turn *t, lapse_ns utc);
+
+/* By what time an order that has come is judged: the broker has waited already, so that of the
+ * wall clock and one that no step has moved since the connection was made the later will do. */
+lapse_ns lp_rabbit_judge(const rabbit_store *d, const lp_turn *t);
 
 /* -- rabbitmq_publish.c -- */
 
@@ -165,8 +184,8 @@ void lp_rabbit_lose_sent(rabbit_store *d); /* the channel or the connection is g
 int lp_rabbit_fixed(rabbit_store *d, lapse_ns delay);
 
 /* Publish as it stands. */
-int lp_rabbit_send_to(rabbit_store *d, const char *exchange, const char *key,
-                      const rabbit_order *o, rabbit_sent sent);
+int lp_rabbit_send_to(rabbit_store *d, const char *exchange, const char *key, const rabbit_order *o,
+                      rabbit_sent sent);
 
 /* -- rabbitmq_consume.c -- */
 
@@ -202,6 +221,7 @@ void lp_rabbit_requeue_dead(rabbit_store *d, const lp_turn *t, lp_job *j);
 void lp_rabbit_purge(rabbit_store *d, lp_job *j);
 int lp_rabbit_trim(rabbit_store *d);
 int lp_rabbit_end_walk(rabbit_store *d);
+void lp_rabbit_forget_walk(rabbit_store *d); /* the channel is gone */
 void lp_rabbit_count_all(rabbit_store *d, lp_job *j);
 
 /* -- rabbitmq_shop.c: a shop's own delay exchange and work queue -- */

@@ -145,7 +145,7 @@ static void lose_queue(rabbit_queue *q)
 {
     while (q->ready)
         lp_rabbit_free_message(take_ready(q, &q->ready));
-    q->consumes = false;
+    q->consumes = q->is_known = false;
     q->unacked = 0;
     q->surplus_since = 0;
 }
@@ -201,7 +201,7 @@ int lp_rabbit_return_ready(rabbit_store *d, const lp_turn *t)
  * that are due and that nobody has started are for others. */
 static int sweep_queue(rabbit_store *d, const lp_turn *t, rabbit_queue *q, lapse_ns real_now)
 {
-    lapse_ns utc = lp_rabbit_utc(t, t->now);
+    lapse_ns utc = lp_rabbit_judge(d, t);
     int code = LAPSE_OK;
     for (rabbit_message **at = &q->ready; code >= 0 && *at;) {
         bool is_early = start_of(*at) > lp_add_ns(utc, HOLD);
@@ -408,7 +408,7 @@ static int ask_for_all(rabbit_store *d, const lp_turn *t)
     int code = note_wanted(d, t);
     for (size_t i = 0; code >= 0 && i < d->queue_count; i++) {
         rabbit_queue *q = d->queues[i];
-        bool looks = d->config.manual ? is_looked_at(t, q) : q->wanted > 0;
+        bool looks = q->wanted > 0 || (d->config.manual && !q->is_known && is_looked_at(t, q));
         if (looks)
             code = lp_rabbit_use_queue(d, q);
         if (code < 0 && q->is_shops && d->in.connection) {
@@ -417,10 +417,13 @@ static int ask_for_all(rabbit_store *d, const lp_turn *t)
         }
         if (code < 0)
             return code;
+        q->looked = looks;
         if (d->config.manual)
             code = looks ? get_all(d, q) : LAPSE_OK;
         else
             code = ask_for(d, q);
+        if (code == LAPSE_EDATA && d->in.closed_code == AMQP_NOT_FOUND)
+            q->is_declared = false; /* It was deleted: the next turn sees to it. */
     }
     return code;
 }
@@ -465,7 +468,7 @@ static lp_loan *make_loan(rabbit_store *d, const lp_turn *t, rabbit_message *m, 
         free(l);
         return NULL;
     }
-    lapse_ns due = lp_rabbit_scheduler_time(t, o->due);
+    lapse_ns due = lp_rabbit_scheduler_time(d, t, o->due);
     l->want = want;
     l->fence = h->fence;
     l->generation = o->generation;
@@ -475,24 +478,15 @@ static lp_loan *make_loan(rabbit_store *d, const lp_turn *t, rabbit_message *m, 
     return l;
 }
 
-/* Of those that are due: where the first, or the last, of a want's queues stands; NULL: none is. */
-static rabbit_message **find_due(rabbit_store *d, const lp_want *w, lapse_ns utc,
-                                 rabbit_queue **from)
+/* Of a want's queues the one whose first fell due first; NULL: none has one that is due. */
+static rabbit_queue *find_due(rabbit_store *d, const lp_want *w, lapse_ns utc)
 {
-    rabbit_message **best = NULL;
+    rabbit_queue *best = NULL;
     for (size_t i = 0; i < d->queue_count; i++) {
         rabbit_queue *q = d->queues[i];
-        if (!q->ready || !is_for(w, q))
-            continue;
-        rabbit_message **at = &q->ready;
-        while (w->newest && (*at)->next && start_of((*at)->next) <= utc)
-            at = &(*at)->next;
-        if (start_of(*at) > utc || (*at)->moves)
-            continue;
-        if (!best || is_before(*at, *best) != w->newest) {
-            best = at;
-            *from = q;
-        }
+        if (q->ready && !q->ready->moves && start_of(q->ready) <= utc && is_for(w, q) &&
+            (!best || is_before(q->ready, best->ready)))
+            best = q;
     }
     return best;
 }
@@ -506,8 +500,8 @@ static lapse_ns next_of(const rabbit_store *d, const lp_turn *t, const lp_want *
             continue;
         /* Without a consumer it is not known what there is. */
         lapse_ns at = d->config.manual || free_slots(q) ? LAPSE_FOREVER : t->now;
-        if (q->ready)
-            at = lp_rabbit_scheduler_time(t, start_of(q->ready));
+        if (q->ready || (d->config.manual && !q->looked && q->first < LAPSE_FOREVER))
+            at = lp_rabbit_scheduler_time(d, t, q->ready ? start_of(q->ready) : q->first);
         next = at < next ? at : next;
     }
     return next;
@@ -517,15 +511,14 @@ static void claim_want(rabbit_store *d, lp_turn *t, size_t number, lp_loan ***en
                        unsigned *push_left)
 {
     const lp_want *w = &t->wants[number];
-    lapse_ns utc = lp_rabbit_utc(t, t->now);
+    lapse_ns utc = lp_rabbit_judge(d, t);
     unsigned left = w->pushed && w->most > *push_left ? *push_left : w->most;
-    rabbit_message **at;
-    rabbit_queue *q = NULL;
-    while (left > 0 && (at = find_due(d, w, utc, &q))) {
-        lp_loan *l = make_loan(d, t, *at, number);
+    rabbit_queue *q;
+    while (left > 0 && (q = find_due(d, w, utc))) {
+        lp_loan *l = make_loan(d, t, q->ready, number);
         if (!l)
             return;
-        (void)take_ready(q, at);
+        (void)take_ready(q, &q->ready);
         **end = l;
         *end = &l->next;
         left--;
@@ -539,6 +532,8 @@ static int give_rest_of(rabbit_store *d, rabbit_queue *q)
     unsigned count = q->ready_count;
     uint64_t last = 0;
     int code = LAPSE_OK;
+    q->is_known = true;
+    q->first = count ? start_of(q->ready) : LAPSE_FOREVER;
     while (q->ready) {
         rabbit_message *m = take_ready(q, &q->ready);
         last = m->tag > last ? m->tag : last;
@@ -555,7 +550,8 @@ static int give_rest_back(rabbit_store *d)
 {
     int code = LAPSE_OK;
     for (size_t i = 0; code >= 0 && i < d->queue_count; i++)
-        code = give_rest_of(d, d->queues[i]);
+        if (d->queues[i]->looked)
+            code = give_rest_of(d, d->queues[i]);
     return code;
 }
 

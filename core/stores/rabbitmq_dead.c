@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "stores/rabbitmq.h"
 
-static const lapse_ns WALK_LIMIT = LAPSE_SECONDS(5); /* a walk that nobody goes on with ends */
+static const lapse_ns WALK_LIMIT = LAPSE_MINUTES(1); /* a walk that nobody goes on with ends */
 
 static const char *name_dead(const rabbit_store *d)
 {
@@ -29,6 +29,8 @@ static int look(rabbit_store *d, rabbit_message **out)
     return code < 0 ? code : *out != NULL;
 }
 
+/* -- A walk: what it has shown is not acknowledged until it ends -- */
+
 /* `count` messages up to a tag; who looks next is to find them. */
 static int give_back_to(rabbit_store *d, uint64_t tag, uint64_t count)
 {
@@ -38,11 +40,47 @@ static int give_back_to(rabbit_store *d, uint64_t tag, uint64_t count)
     return code < 0 ? code : lp_rabbit_await_count(&d->in, LP_RABBIT_DECLARE, name_dead(d), count);
 }
 
+void lp_rabbit_forget_walk(rabbit_store *d)
+{
+    for (size_t i = 0; i < d->shown_count; i++)
+        free(d->shown[i].id);
+    free(d->shown);
+    d->shown = NULL;
+    d->shown_count = d->shown_room = 0;
+    d->walk = 0;
+}
+
 int lp_rabbit_end_walk(rabbit_store *d)
 {
-    uint64_t tag = d->walk_tag, count = d->walk_count;
-    d->walk = d->walk_tag = d->walk_count = 0;
+    uint64_t count = d->shown_count, tag = count ? d->shown[count - 1].tag : 0;
+    lp_rabbit_forget_walk(d);
     return give_back_to(d, tag, count);
+}
+
+static bool remember(rabbit_store *d, const rabbit_message *m)
+{
+    if (d->shown_count == d->shown_room) {
+        size_t room = d->shown_room ? 2 * d->shown_room : 64;
+        rabbit_shown *more = realloc(d->shown, room * sizeof *more);
+        if (!more)
+            return false;
+        d->shown = more;
+        d->shown_room = room;
+    }
+    char *id = malloc(m->order.id_len + 1);
+    if (!id)
+        return false;
+    memcpy(id, m->order.id, m->order.id_len + 1);
+    d->shown[d->shown_count++] = (rabbit_shown){
+        .tag = m->tag, .id = id, .id_len = m->order.id_len, .generation = m->order.generation};
+    return true;
+}
+
+static void forget_shown(rabbit_store *d, size_t at)
+{
+    free(d->shown[at].id);
+    d->shown_count--;
+    memmove(d->shown + at, d->shown + at + 1, (d->shown_count - at) * sizeof *d->shown);
 }
 
 /* -- Listing -- */
@@ -58,21 +96,22 @@ static char *copy_bytes(const void *bytes, size_t len)
     return copy;
 }
 
-static int show(const lp_turn *t, const rabbit_message *m, lapse_info *out)
+static int show(const rabbit_store *d, const lp_turn *t, const rabbit_message *m, lapse_info *out)
 {
     const rabbit_order *o = &m->order;
-    *out = (lapse_info){.state = LAPSE_STATE_DEAD,
-                        .id = copy_bytes(o->id, o->id_len),
-                        .id_len = o->id_len,
-                        .queue = strdup(o->queue),
-                        .payload = o->payload_len ? copy_bytes(o->payload, o->payload_len) : NULL,
-                        .payload_len = o->payload_len,
-                        .due = lp_rabbit_scheduler_time(t, o->due),
-                        .ended = o->ended ? lp_rabbit_scheduler_time(t, o->ended) : LP_UNKNOWN_TIME,
-                        .generation = o->generation,
-                        .attempt = o->attempt,
-                        .reason = o->reason,
-                        .error = o->error ? strdup(o->error) : NULL};
+    *out =
+        (lapse_info){.state = LAPSE_STATE_DEAD,
+                     .id = copy_bytes(o->id, o->id_len),
+                     .id_len = o->id_len,
+                     .queue = strdup(o->queue),
+                     .payload = o->payload_len ? copy_bytes(o->payload, o->payload_len) : NULL,
+                     .payload_len = o->payload_len,
+                     .due = lp_rabbit_scheduler_time(d, t, o->due),
+                     .ended = o->ended ? lp_rabbit_scheduler_time(d, t, o->ended) : LP_UNKNOWN_TIME,
+                     .generation = o->generation,
+                     .attempt = o->attempt,
+                     .reason = o->reason,
+                     .error = o->error ? strdup(o->error) : NULL};
     if (out->id && out->queue && (out->payload || !o->payload_len) && (out->error || !o->error))
         return LAPSE_OK;
     lapse_info_free(out);
@@ -87,108 +126,179 @@ static int list_some(rabbit_store *d, const lp_turn *t, lp_job *j, bool *over)
         code = look(d, &m);
         if (code != 1)
             break;
-        d->walk_tag = m->tag;
-        d->walk_count++;
-        int shown = show(t, m, &j->infos[n]);
+        code = remember(d, m) ? show(d, t, m, &j->infos[n]) : lp_fail_memory();
         lp_rabbit_free_message(m);
-        if (shown < 0) {
-            j->answer = n;
-            return shown;
+        if (code == LAPSE_OK) {
+            n++;
+            code = 1;
         }
-        n++;
     }
     *over = code == 0;
     j->answer = n;
     return code < 0 ? code : LAPSE_OK;
 }
 
+static int go_on(rabbit_store *d, const lp_job *j)
+{
+    if (j->states & ~(unsigned)LAPSE_STATE_DEAD)
+        return lp_fail(LAPSE_EUNSUPPORTED,
+                       "RabbitMQ by itself can list dead letters only: ask for these, or give the "
+                       "URL ticket= and another store");
+    if (*j->cursor == 0)
+        return lp_rabbit_end_walk(d);
+    if (*j->cursor != d->walk)
+        return lp_fail(LAPSE_ESTALE,
+                       "this list of dead letters was ended by another that began, or "
+                       "by a minute without a question: list them again");
+    return LAPSE_OK;
+}
+
 void lp_rabbit_list(rabbit_store *d, const lp_turn *t, lp_job *j)
 {
-    bool over = true, goes_on = *j->cursor && *j->cursor == d->walk;
-    if (j->states & ~(unsigned)LAPSE_STATE_DEAD) {
-        lp_job_fail(j, lp_fail(LAPSE_EUNSUPPORTED,
-                               "RabbitMQ by itself can list dead letters only: ask for these, or "
-                               "give the URL ticket= and another store"));
+    bool over = false;
+    int code = go_on(d, j);
+    if (code < 0) {
+        lp_job_fail(j, code);
         return;
     }
-    int code = goes_on ? LAPSE_OK : lp_rabbit_end_walk(d);
-    if (code == LAPSE_OK && (goes_on || *j->cursor == 0))
-        code = list_some(d, t, j, &over);
+    code = list_some(d, t, j, &over);
     if (code < 0) {
         int n = (int)j->answer;
         while (n-- > 0)
             lapse_info_free(&j->infos[n]);
         lp_job_fail(j, code);
-        (void)lp_rabbit_end_walk(d);
-        return;
-    }
-    if (over && lp_rabbit_end_walk(d) == LAPSE_OK) {
-        *j->cursor = UINT64_MAX;
+        lp_rabbit_end_walk(d);
         return;
     }
     *j->cursor = d->walk = ++d->walk_last;
     d->walk_until = lp_add_ns(lp_clock_monotonic(), WALK_LIMIT);
+    if (over) {
+        (void)lp_rabbit_end_walk(d);
+        *j->cursor = UINT64_MAX;
+    }
 }
 
 /* -- One of them -- */
 
-static bool is_wanted(const lp_job *j, const rabbit_message *m)
+static bool names(const lp_job *j, const char *id, size_t id_len, int64_t generation)
 {
-    const rabbit_order *o = &m->order;
-    return o->id_len == j->id_len && memcmp(o->id, j->id, j->id_len) == 0 &&
-           (j->generation == LAPSE_ANY || j->generation == o->generation);
+    return id_len == j->id_len && memcmp(id, j->id, id_len) == 0 &&
+           (j->generation == LAPSE_ANY || j->generation == generation);
 }
 
-/* What was looked at and is to be given back: so many, the last two by tag. */
+static bool is_named(const lp_job *j, const rabbit_message *m)
+{
+    return names(j, m->order.id, m->order.id_len, m->order.generation);
+}
+
+/* The newest that a walk has shown and the job names; shown_count: none. */
+static size_t find_shown(const rabbit_store *d, const lp_job *j)
+{
+    size_t best = d->shown_count;
+    for (size_t i = 0; i < d->shown_count; i++) {
+        const rabbit_shown *s = &d->shown[i];
+        if (names(j, s->id, s->id_len, s->generation) &&
+            (best == d->shown_count || s->generation > d->shown[best].generation))
+            best = i;
+    }
+    return best;
+}
+
+/* A look through the queue: the tags of what is to be given back. */
 typedef struct seen {
-    uint64_t count, last, before;
+    const lp_job *job;
+    rabbit_message *best; /* the newest that the job names; or */
+    bool deletes;         /* all of them are deleted */
+    int64_t deleted;
+    uint64_t *tags;
+    size_t count, room;
+    int code;
 } seen;
 
 static void note_seen(seen *s, uint64_t tag)
 {
-    s->count++;
-    s->before = s->last;
-    s->last = tag;
-}
-
-static void give_back_seen(rabbit_store *d, const seen *s, uint64_t but)
-{
-    uint64_t count = s->count - (but != 0);
-    (void)give_back_to(d, s->last == but ? s->before : s->last, count);
-}
-
-/* Delete all that the job names. */
-static int delete_all(rabbit_store *d, const lp_job *j, int64_t *count, seen *s)
-{
-    rabbit_message *m = NULL;
-    int code = lp_rabbit_end_walk(d);
-    while (code >= 0 && (code = look(d, &m)) == 1) {
-        if (is_wanted(j, m)) {
-            code = lp_rabbit_ack(&d->in, LP_RABBIT_LOOK, m->tag, false);
-            *count += code == LAPSE_OK;
-        } else {
-            note_seen(s, m->tag);
+    if (s->count == s->room) {
+        size_t room = s->room ? 2 * s->room : 256;
+        uint64_t *more = realloc(s->tags, room * sizeof *more);
+        if (!more) {
+            s->code = lp_fail_memory();
+            return;
         }
+        s->tags = more;
+        s->room = room;
+    }
+    s->tags[s->count++] = tag;
+}
+
+static void see(rabbit_store *d, seen *s, rabbit_message *m)
+{
+    bool is = is_named(s->job, m);
+    if (is && s->deletes) {
+        s->deleted += lp_rabbit_ack(&d->in, LP_RABBIT_LOOK, m->tag, false) == LAPSE_OK;
         lp_rabbit_free_message(m);
+        return;
     }
-    return code;
+    note_seen(s, m->tag);
+    if (!is || (s->best && s->best->order.generation > m->order.generation)) {
+        lp_rabbit_free_message(m);
+        return;
+    }
+    lp_rabbit_free_message(s->best);
+    s->best = m;
 }
 
-/* The newest that the job names. */
-static int find_newest(rabbit_store *d, const lp_job *j, rabbit_message **best, seen *s)
+static void see_all(rabbit_store *d, seen *s)
 {
-    rabbit_message *m = NULL;
-    int code = lp_rabbit_end_walk(d);
-    while (code >= 0 && (code = look(d, &m)) == 1) {
-        note_seen(s, m->tag);
-        if (is_wanted(j, m) && (!*best || m->order.generation > (*best)->order.generation)) {
-            lp_rabbit_free_message(*best);
-            *best = m;
-        } else {
-            lp_rabbit_free_message(m);
-        }
+    while (d->looked) {
+        rabbit_message *m = d->looked;
+        d->looked = m->next;
+        m->next = NULL;
+        see(d, s, m);
     }
-    return code;
+}
+
+/* Through the whole queue: a consumer is sent it, up to what it may have at once; a get that finds
+ * nothing comes after that. */
+static int look_through(rabbit_store *d, seen *s)
+{
+    static const char tag[] = "look";
+    amqp_basic_qos_t all = {.prefetch_count = 1000};
+    int code = lp_rabbit_call(&d->in, LP_RABBIT_LOOK, AMQP_BASIC_QOS_METHOD, &all,
+                              AMQP_BASIC_QOS_OK_METHOD, 0);
+    int got = 1;
+    while (code >= 0 && got == 1) {
+        amqp_basic_consume_t begin = {.queue = amqp_cstring_bytes(name_dead(d)),
+                                      .consumer_tag = amqp_cstring_bytes(tag)};
+        amqp_basic_cancel_t end = {.consumer_tag = amqp_cstring_bytes(tag)};
+        code = lp_rabbit_call(&d->in, LP_RABBIT_LOOK, AMQP_BASIC_CONSUME_METHOD, &begin,
+                              AMQP_BASIC_CONSUME_OK_METHOD, 0);
+        if (code >= 0)
+            code = got = lp_rabbit_get(&d->in, LP_RABBIT_LOOK, name_dead(d));
+        see_all(d, s);
+        if (code >= 0)
+            code = lp_rabbit_call(&d->in, LP_RABBIT_LOOK, AMQP_BASIC_CANCEL_METHOD, &end,
+                                  AMQP_BASIC_CANCEL_OK_METHOD, 0);
+        see_all(d, s);
+    }
+    return code < 0 ? code : s->code;
+}
+
+/* While a walk goes on, what it has shown is not to be given back with it. */
+static void give_back_seen(rabbit_store *d, seen *s, uint64_t but)
+{
+    uint64_t last = 0, count = 0;
+    for (size_t i = 0; i < s->count; i++) {
+        if (s->tags[i] == but)
+            continue;
+        last = s->tags[i];
+        count++;
+        if (d->shown_count)
+            (void)lp_rabbit_requeue(&d->in, LP_RABBIT_LOOK, last, false);
+    }
+    if (!d->shown_count)
+        (void)give_back_to(d, last, count);
+    free(s->tags);
+    s->tags = NULL;
 }
 
 static int unknown(const lp_job *j)
@@ -200,7 +310,7 @@ static int unknown(const lp_job *j)
 static int send_again(rabbit_store *d, const lp_turn *t, lp_job *j, const rabbit_message *m)
 {
     rabbit_order o = m->order;
-    o.due = lp_rabbit_utc(t, j->due);
+    o.due = lp_rabbit_utc(d, t, j->due);
     o.at = 0;
     o.generation = lp_rabbit_next_generation(d);
     o.attempt = 0;
@@ -213,43 +323,104 @@ static int send_again(rabbit_store *d, const lp_turn *t, lp_job *j, const rabbit
     return code < 0 ? code : (int)(j->answer < 0 ? j->answer : LAPSE_OK);
 }
 
+/* Take the message of one that was shown into the hand: it goes back, and is the next to come once
+ * it is there. */
+static int look_again(rabbit_store *d, size_t at, seen *s)
+{
+    rabbit_message *m = NULL;
+    uint64_t there = 0, tag = d->shown[at].tag;
+    int64_t generation = d->shown[at].generation;
+    int code = lp_rabbit_count(&d->in, LP_RABBIT_DECLARE, name_dead(d), &there);
+    if (code == LAPSE_OK)
+        code = lp_rabbit_requeue(&d->in, LP_RABBIT_LOOK, tag, false);
+    if (code < 0)
+        return code;
+    forget_shown(d, at);
+    code = lp_rabbit_await_count(&d->in, LP_RABBIT_DECLARE, name_dead(d), there + 1);
+    while (code >= 0 && !s->best && (code = look(d, &m)) == 1) {
+        note_seen(s, m->tag);
+        if (is_named(s->job, m) && m->order.generation == generation)
+            s->best = m;
+        else
+            lp_rabbit_free_message(m);
+    }
+    return code < 0 ? code : LAPSE_OK;
+}
+
+/* The newest that the job names into s->best. A generation that was shown needs no look for
+ * another. */
+static int find_newest(rabbit_store *d, const lp_job *j, seen *s)
+{
+    size_t at = find_shown(d, j);
+    bool shown = at < d->shown_count;
+    int code = shown && j->generation != LAPSE_ANY ? LAPSE_OK : look_through(d, s);
+    at = find_shown(d, j); /* A lost channel has forgotten them. */
+    if (code < 0 || !shown || at == d->shown_count ||
+        (s->best && s->best->order.generation > d->shown[at].generation))
+        return code;
+    lp_rabbit_free_message(s->best);
+    s->best = NULL;
+    return look_again(d, at, s);
+}
+
 void lp_rabbit_requeue_dead(rabbit_store *d, const lp_turn *t, lp_job *j)
 {
-    rabbit_message *best = NULL;
-    seen s = {0, 0, 0};
+    seen s = {.job = j};
     uint64_t moved = 0;
-    int code = find_newest(d, j, &best, &s);
-    if (code == LAPSE_OK && !best)
+    int code = find_newest(d, j, &s);
+    if (code == LAPSE_OK && !s.best)
         code = unknown(j);
     if (code == LAPSE_OK)
-        code = send_again(d, t, j, best);
+        code = send_again(d, t, j, s.best);
     if (code == LAPSE_OK) { /* A crash before this leaves both. */
-        moved = best->tag;
+        moved = s.best->tag;
         (void)lp_rabbit_ack(&d->in, LP_RABBIT_LOOK, moved, false);
     } else if (!j->detail) {
         lp_job_fail(j, code);
     }
-    lp_rabbit_free_message(best);
+    lp_rabbit_free_message(s.best);
     give_back_seen(d, &s, moved);
+}
+
+static int purge_id(rabbit_store *d, lp_job *j)
+{
+    seen s = {.job = j, .deletes = true};
+    int code = LAPSE_OK;
+    for (size_t i = d->shown_count; code == LAPSE_OK && i-- > 0;) {
+        const rabbit_shown *one = &d->shown[i];
+        if (!names(j, one->id, one->id_len, one->generation))
+            continue;
+        code = lp_rabbit_ack(&d->in, LP_RABBIT_LOOK, one->tag, false);
+        forget_shown(d, i);
+        s.deleted++;
+    }
+    if (code == LAPSE_OK && (s.deleted == 0 || j->generation == LAPSE_ANY))
+        code = look_through(d, &s);
+    give_back_seen(d, &s, 0);
+    j->answer = s.deleted;
+    return code;
+}
+
+static int purge_all(rabbit_store *d, lp_job *j)
+{
+    amqp_queue_purge_t m = {.queue = amqp_cstring_bytes(name_dead(d))};
+    int code = LAPSE_OK;
+    j->answer = (int64_t)d->shown_count;
+    while (code == LAPSE_OK && d->shown_count) {
+        size_t last = d->shown_count - 1;
+        code = lp_rabbit_ack(&d->in, LP_RABBIT_LOOK, d->shown[last].tag, false);
+        forget_shown(d, last);
+    }
+    if (code == LAPSE_OK)
+        code = lp_rabbit_call(&d->in, LP_RABBIT_LOOK, AMQP_QUEUE_PURGE_METHOD, &m,
+                              AMQP_QUEUE_PURGE_OK_METHOD, 0);
+    j->answer += code == LAPSE_OK ? d->in.count : 0;
+    return code;
 }
 
 void lp_rabbit_purge(rabbit_store *d, lp_job *j)
 {
-    int64_t count = 0;
-    seen s = {0, 0, 0};
-    int code;
-    if (j->id) {
-        code = delete_all(d, j, &count, &s);
-    } else {
-        amqp_queue_purge_t m = {.queue = amqp_cstring_bytes(name_dead(d))};
-        code = lp_rabbit_end_walk(d);
-        if (code == LAPSE_OK)
-            code = lp_rabbit_call(&d->in, LP_RABBIT_LOOK, AMQP_QUEUE_PURGE_METHOD, &m,
-                                  AMQP_QUEUE_PURGE_OK_METHOD, 0);
-        count = d->in.count;
-    }
-    give_back_seen(d, &s, 0);
-    j->answer = count;
+    int code = j->id ? purge_id(d, j) : purge_all(d, j);
     if (code < 0)
         lp_job_fail(j, code);
 }

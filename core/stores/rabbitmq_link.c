@@ -176,10 +176,10 @@ static int log_in(rabbit_link *l)
     const amqp_table_t properties = {2, says};
     struct timeval limit = timeval_of(s->timeout);
     amqp_set_handshake_timeout(l->connection, &limit);
-    amqp_rpc_reply_t reply = amqp_login_with_properties(
-        l->connection, s->vhost, 0, AMQP_DEFAULT_FRAME_SIZE,
-        (int)((s->heartbeat + LAPSE_SECONDS(1) - 1) / LAPSE_SECONDS(1)), &properties,
-        AMQP_SASL_METHOD_PLAIN, s->user, s->password);
+    amqp_rpc_reply_t reply =
+        amqp_login_with_properties(l->connection, s->vhost, 0, AMQP_DEFAULT_FRAME_SIZE,
+                                   (int)((s->heartbeat + LAPSE_SECONDS(1) - 1) / LAPSE_SECONDS(1)),
+                                   &properties, AMQP_SASL_METHOD_PLAIN, s->user, s->password);
     if (reply.reply_type != AMQP_RESPONSE_NORMAL)
         return login_refused(s, reply);
     amqp_set_rpc_timeout(l->connection, &limit);

@@ -146,8 +146,7 @@ bool lp_rabbit_read_properties(rabbit_message *m, const amqp_basic_properties_t 
 {
     static const amqp_table_t none = {0, NULL};
     const amqp_table_t *h = p->_flags & AMQP_BASIC_HEADERS_FLAG ? &p->headers : &none;
-    amqp_bytes_t id =
-        p->_flags & AMQP_BASIC_MESSAGE_ID_FLAG ? p->message_id : amqp_empty_bytes;
+    amqp_bytes_t id = p->_flags & AMQP_BASIC_MESSAGE_ID_FLAG ? p->message_id : amqp_empty_bytes;
     amqp_bytes_t queue = bytes_of(find(h, "lapse-queue")), error = bytes_of(find(h, "lapse-error"));
     const amqp_table_t *death = last_death(h);
     enum { SAID = 32 + 2 * 255 };

@@ -153,8 +153,8 @@ static int blocked(const rabbit_link *l)
                    l->blocked_for);
 }
 
-int lp_rabbit_send_to(rabbit_store *d, const char *exchange, const char *key,
-                      const rabbit_order *o, rabbit_sent sent)
+int lp_rabbit_send_to(rabbit_store *d, const char *exchange, const char *key, const rabbit_order *o,
+                      rabbit_sent sent)
 {
     if (d->out.connection && lp_rabbit_drain(&d->out) < 0)
         return LAPSE_EOFFLINE;
@@ -223,37 +223,49 @@ static int send_by_ladder(rabbit_store *d, lapse_ns delay, const rabbit_queue *q
     return lp_rabbit_send_to(d, exchange, route.key, o, sent);
 }
 
+/* A queue that was made just now does not survive a kill of the broker, which notes its number on the
+ * disk a moment later: until then the ladder does. */
+static bool is_settled(rabbit_store *d, int fixed, int *code)
+{
+    static const lapse_ns SETTLES = LAPSE_SECONDS(2);
+    rabbit_delays *k = &d->delays;
+    lapse_ns now = lp_clock_monotonic();
+    *code = LAPSE_OK;
+    if (!k->is_declared[fixed]) {
+        *code =
+            lp_rabbit_declare_fixed(&d->in, LP_RABBIT_DECLARE, d->settings.prefix, k->fixed[fixed]);
+        k->is_declared[fixed] = *code == LAPSE_OK;
+        k->usable_at[fixed] = lp_add_ns(now, SETTLES);
+    }
+    return *code == LAPSE_OK && now >= k->usable_at[fixed];
+}
+
 static int send_by_fixed(rabbit_store *d, int fixed, const rabbit_queue *q, const rabbit_order *o,
                          rabbit_sent sent)
 {
     char exchange[LP_RABBIT_NAME_MAX + 1];
-    int64_t ms = d->delays.fixed[fixed];
-    if (!d->delays.is_declared[fixed]) {
-        int code = lp_rabbit_declare_fixed(&d->in, LP_RABBIT_DECLARE, d->settings.prefix, ms);
-        if (code < 0)
-            return code;
-        d->delays.is_declared[fixed] = true;
-    }
-    lp_rabbit_name_fixed(exchange, d->settings.prefix, ms);
+    lp_rabbit_name_fixed(exchange, d->settings.prefix, d->delays.fixed[fixed]);
     return lp_rabbit_send_to(d, exchange, q->word, o, sent);
 }
 
-int lp_rabbit_send_order(rabbit_store *d, const lp_turn *t, const rabbit_order *o,
-                         rabbit_sent sent)
+int lp_rabbit_send_order(rabbit_store *d, const lp_turn *t, const rabbit_order *o, rabbit_sent sent)
 {
     lapse_ns due = o->at > o->due ? o->at : o->due;
-    lapse_ns delay = lp_sum_ns(due, -lp_rabbit_utc(t, t->now));
+    lapse_ns delay = lp_sum_ns(due, -lp_rabbit_utc(d, t, t->now));
     rabbit_queue *q = lp_rabbit_queue(d, o->queue);
     int code = q ? lp_rabbit_use_queue(d, q) : lp_fail_memory();
     if (code < 0)
         return code;
     if (sent.job && sent.job->op == LP_SCHEDULE && lp_rabbit_is_shops(d, o))
         return lp_rabbit_send_to_shop(d, delay, o, sent);
+    q->first = due < q->first ? due : q->first;
     if (d->config.manual || delay <= SHORT)
         return lp_rabbit_send_to(d, "", q->work, o, sent);
     bool is_new = sent.job && sent.job->op != LP_AGAIN;
     int fixed = is_new ? lp_rabbit_fixed(d, delay) : -1;
-    return fixed < 0 ? send_by_ladder(d, delay, q, o, sent) : send_by_fixed(d, fixed, q, o, sent);
+    if (fixed >= 0 && is_settled(d, fixed, &code))
+        return send_by_fixed(d, fixed, q, o, sent);
+    return code < 0 ? code : send_by_ladder(d, delay, q, o, sent);
 }
 
 int lp_rabbit_send_dead(rabbit_store *d, const rabbit_order *o, rabbit_sent sent)

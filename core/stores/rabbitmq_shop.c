@@ -165,8 +165,8 @@ int lp_rabbit_send_to_shop(rabbit_store *d, lapse_ns delay, const rabbit_order *
         o.payload_len = o.id_len;
     }
     if (shop->expires) {
-        snprintf(expiration, sizeof expiration, "%lld",
-                 (long long)(delay / LAPSE_MS(1) + (delay % LAPSE_MS(1) > 0)));
+        int64_t ms = delay / LAPSE_MS(1) + (delay % LAPSE_MS(1) > 0);
+        snprintf(expiration, sizeof expiration, "%lld", (long long)ms);
         o.expiration = expiration;
     }
     sent.to_shop = true;

@@ -26,8 +26,8 @@
 
 static bool is_plain(char c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           c == '_' || c == '-';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-';
 }
 
 static uint64_t hash(const char *text, uint64_t h)
@@ -129,10 +129,11 @@ static int declare_exchange(rabbit_link *l, uint16_t channel, const char *name, 
         .key = amqp_cstring_bytes("alternate-exchange"),
         .value = {.kind = AMQP_FIELD_KIND_UTF8,
                   .value.bytes = amqp_cstring_bytes(alternate ? alternate : "")}};
-    amqp_exchange_declare_t m = {.exchange = amqp_cstring_bytes(name),
-                                 .type = amqp_cstring_bytes(type),
-                                 .durable = 1,
-                                 .arguments = {.num_entries = alternate ? 1 : 0, .entries = &entry}};
+    amqp_exchange_declare_t m = {
+        .exchange = amqp_cstring_bytes(name),
+        .type = amqp_cstring_bytes(type),
+        .durable = 1,
+        .arguments = {.num_entries = alternate ? 1 : 0, .entries = &entry}};
     int code = lp_rabbit_call(l, channel, AMQP_EXCHANGE_DECLARE_METHOD, &m,
                               AMQP_EXCHANGE_DECLARE_OK_METHOD, 0);
     return explain(l, code, name);
@@ -194,9 +195,8 @@ static int bind_exchange(rabbit_link *l, uint16_t channel, const char *to, const
 
 static int declare_kept(rabbit_link *l, uint16_t channel, const char *name)
 {
-    const argument arguments[] = {{"x-queue-type", "quorum", 0},
-                                  {"x-delivery-limit", NULL, NO_LIMIT},
-                                  {NULL, NULL, 0}};
+    const argument arguments[] = {
+        {"x-queue-type", "quorum", 0}, {"x-delivery-limit", NULL, NO_LIMIT}, {NULL, NULL, 0}};
     return declare_queue(l, channel, name, arguments);
 }
 
@@ -245,12 +245,10 @@ int lp_rabbit_declare_work(rabbit_link *l, uint16_t channel, const char *prefix,
 static int declare_wait(rabbit_link *l, uint16_t channel, const char *name, const char *next,
                         int64_t ms)
 {
-    const argument arguments[] = {{"x-queue-type", "quorum", 0},
-                                  {"x-message-ttl", NULL, ms},
-                                  {"x-dead-letter-exchange", next, 0},
-                                  {"x-dead-letter-strategy", "at-least-once", 0},
-                                  {"x-overflow", "reject-publish", 0},
-                                  {NULL, NULL, 0}};
+    const argument arguments[] = {
+        {"x-queue-type", "quorum", 0},       {"x-message-ttl", NULL, ms},
+        {"x-dead-letter-exchange", next, 0}, {"x-dead-letter-strategy", "at-least-once", 0},
+        {"x-overflow", "reject-publish", 0}, {NULL, NULL, 0}};
     return declare_queue(l, channel, name, arguments);
 }
 

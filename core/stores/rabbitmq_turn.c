@@ -8,14 +8,25 @@
 #include "base/wake.h"
 #include "stores/rabbitmq.h"
 
-lapse_ns lp_rabbit_utc(const lp_turn *t, lapse_ns at)
+static lapse_ns utc_now(const rabbit_store *d, const lp_turn *t)
 {
-    return lp_sum_ns(lp_sum_ns(at, -t->now), t->wall);
+    return d->config.manual ? lp_sum_ns(t->now, d->ahead) : t->wall;
 }
 
-lapse_ns lp_rabbit_scheduler_time(const lp_turn *t, lapse_ns utc)
+lapse_ns lp_rabbit_utc(const rabbit_store *d, const lp_turn *t, lapse_ns at)
 {
-    return lp_sum_ns(lp_sum_ns(utc, -t->wall), t->now);
+    return lp_sum_ns(lp_sum_ns(at, -t->now), utc_now(d, t));
+}
+
+lapse_ns lp_rabbit_scheduler_time(const rabbit_store *d, const lp_turn *t, lapse_ns utc)
+{
+    return lp_sum_ns(lp_sum_ns(utc, -utc_now(d, t)), t->now);
+}
+
+lapse_ns lp_rabbit_judge(const rabbit_store *d, const lp_turn *t)
+{
+    lapse_ns steady = lp_sum_ns(t->now, d->ahead), wall = utc_now(d, t);
+    return steady > wall ? steady : wall;
 }
 
 int64_t lp_rabbit_next_generation(rabbit_store *d)
@@ -43,7 +54,7 @@ static int schedule(rabbit_store *d, const lp_turn *t, lp_job *j)
                             .queue = j->queue,
                             .payload = j->payload,
                             .payload_len = j->payload_len,
-                            .due = lp_rabbit_utc(t, j->due),
+                            .due = lp_rabbit_utc(d, t, j->due),
                             .generation = lp_rabbit_next_generation(d)};
     j->answer = o.generation;
     return lp_rabbit_send_order(d, t, &o, (rabbit_sent){.job = j});
@@ -59,8 +70,8 @@ static int end(rabbit_store *d, rabbit_held *h)
 static int again(rabbit_store *d, const lp_turn *t, lp_job *j, rabbit_held *h)
 {
     rabbit_order o = h->message->order;
-    o.due = lp_rabbit_utc(t, j->due);
-    o.at = j->at > j->due ? lp_rabbit_utc(t, j->at) : 0;
+    o.due = lp_rabbit_utc(d, t, j->due);
+    o.at = j->at > j->due ? lp_rabbit_utc(d, t, j->at) : 0;
     o.attempt = h->attempt - !j->counted;
     o.fence = h->fence;
     return lp_rabbit_send_order(d, t, &o, (rabbit_sent){.job = j, .held = h});
@@ -71,7 +82,7 @@ static int die(rabbit_store *d, const lp_turn *t, lp_job *j, rabbit_held *h)
     rabbit_order o = h->message->order;
     o.reason = j->reason;
     o.error = j->error;
-    o.ended = lp_rabbit_utc(t, t->now);
+    o.ended = lp_rabbit_utc(d, t, t->now);
     o.late = o.ended > o.due ? o.ended - o.due : 0;
     o.attempt = h->attempt - !j->counted;
     o.fence = h->fence;
@@ -204,10 +215,12 @@ static int read_both(rabbit_store *d)
 }
 
 /* A link that was lost is made anew in the same turn: what was held is lost all the same. */
-static int get_links(rabbit_store *d)
+static int get_links(rabbit_store *d, const lp_turn *t)
 {
     if (d->in.connection && d->out.connection)
         (void)read_both(d);
+    if (!d->in.connection && !d->config.manual)
+        d->ahead = lp_sum_ns(t->wall, -t->now);
     return lp_rabbit_open_links(d);
 }
 
@@ -236,7 +249,7 @@ int lp_rabbit_turn(rabbit_store *d, lp_turn *t)
 {
     lp_turn_begin(t);
     d->turn_at = lp_clock_monotonic();
-    int code = get_links(d);
+    int code = get_links(d, t);
     if (code < 0)
         return code;
     answer_all(d, t);

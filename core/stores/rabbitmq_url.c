@@ -179,8 +179,8 @@ int lp_rabbit_read_url(lp_store_config *config, rabbit_settings *out)
 
 void lp_rabbit_free_settings(rabbit_settings *s)
 {
-    lp_url_place place = {.user = s->user, .password = s->password, .host = s->host,
-                          .path = s->vhost};
+    lp_url_place place = {
+        .user = s->user, .password = s->password, .host = s->host, .path = s->vhost};
     lp_url_free_place(&place);
     free(s->cacert);
     free(s->cert);

@@ -315,7 +315,8 @@ static const char *warning(const lp_durable *durable, int n)
 
 const lp_durable_ops lp_redis_store = {
     .scheme = "redis",
-    .abilities = LAPSE_CAN_DURABLE | LAPSE_CAN_SHARE | LAPSE_CAN_CANCEL | LAPSE_CAN_LIST,
+    .abilities =
+        LAPSE_CAN_DURABLE | LAPSE_CAN_SHARE | LAPSE_CAN_CANCEL | LAPSE_CAN_LIST | LAPSE_CAN_LIMIT,
     .open = open_store,
     .close = close_store,
     .turn = turn,

@@ -193,12 +193,12 @@ static bool is_reset(const redisReply *r)
 
 static bool is_done(const redisReply *r)
 {
-    return r->type == REDIS_REPLY_ARRAY && r->elements >= 7;
+    return r && r->type == REDIS_REPLY_ARRAY && r->elements >= 7;
 }
 
 static int fault_of(const redisReply *r)
 {
-    if (r->type == REDIS_REPLY_ERROR)
+    if (r && r->type == REDIS_REPLY_ERROR)
         return lp_redis_refused(r);
     return lp_fail(LAPSE_EDATA, "the script's answer from Redis is damaged");
 }

@@ -241,7 +241,7 @@ static lapse_ns poll_every(const lp_durable *d)
 const lp_durable_ops lp_sqlite_store = {
     .scheme = "sqlite",
     .abilities = LAPSE_CAN_DURABLE | LAPSE_CAN_SHARE | LAPSE_CAN_CANCEL | LAPSE_CAN_LIST |
-                 LAPSE_CAN_TRANSACT,
+                 LAPSE_CAN_LIMIT | LAPSE_CAN_TRANSACT,
     .open = open_store,
     .close = close_store,
     .turn = turn,

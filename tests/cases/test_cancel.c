@@ -113,7 +113,7 @@ static void run_race(int engine, unsigned workers, bool keeps)
     lapse_options options = {.release = release_racer, .keep = keeps ? LAPSE_HOURS(1) : 0};
     rig r = rig_real(engine, &options);
     struct race race = {.s = r.s, .keeps = keeps};
-    race.each = tier(2400, 200000, 10000000) / RACERS;
+    race.each = tier(2400, 100000, 10000000) / RACERS;
     race.seed = rng_open("p20_cancel_is_exact").state;
     race.orders = calloc((size_t)(RACERS * race.each), sizeof *race.orders);
     ck_assert_ptr_nonnull(race.orders);

@@ -4,7 +4,7 @@
  * sample has a head of its own, every series stands there once, and each figure is that of
  * lapse_statistics and lapse_queue_statistics. */
 /* tiers: quick full soak */
-/* valgrind */
+/* valgrind: soak */
 #include "delivery.h"
 
 #include <inttypes.h>

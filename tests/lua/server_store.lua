@@ -143,7 +143,10 @@ return function(b, store)
             assert.are.equal(2, attempts)
             s:close(10)
             s = assert(lapse.new(url))
-            assert.are.equal("no stock", s:get("hopeless").error)
+            for info in s:each "dead" do
+                assert.are.equal("hopeless", info.id)
+                assert.are.equal("no stock", info.error)
+            end
             assert(s:requeue("hopeless", 60))
             if not store.blind then
                 assert.are.equal("pending", s:get("hopeless").state)

@@ -290,7 +290,7 @@ static void run(long ops, size_t level)
 static long operations(void)
 {
     const char *given = getenv("LAPSE_OPS");
-    return given ? strtol(given, NULL, 0) : tier(100000, 1000000, 10000000);
+    return given ? strtol(given, NULL, 0) : tier(20000, 1000000, 10000000);
 }
 
 START_TEST(beside_a_sorted_list)

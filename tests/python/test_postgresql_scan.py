@@ -20,7 +20,7 @@ LATER, DUE, SCANS = 5000, 100, 4
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     s = Server(tmp_path_factory.mktemp("postgresql") / "server")
-    yield s.base
+    yield s.url
     s.stop()
 
 

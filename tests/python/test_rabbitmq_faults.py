@@ -134,10 +134,19 @@ def test_a_stalled_link_is_not_known_and_not_waited_for(proxy, through):
 # -- The broker is killed -------------------------------------------------------------------------
 
 
+def declare(s, delays):
+    """Have the queues for these delays made. RabbitMQ writes what was declared to the disk within two
+    seconds: one that is killed before has lost the queue, with what was confirmed in it."""
+    results = s.schedule_many([(f"early{n}", d, None, None, "q") for n, d in enumerate(delays)])
+    assert all(isinstance(r, int) for r in results), results
+    time.sleep(3)  # sleeps: the broker's time
+
+
 def test_p67_a_killed_broker_loses_nothing_that_was_accepted(server, url):
     """Some fall due while it is down; none starts early, all run at least once."""
     count = rounds(500, 2000, 10000)
     with Consumer(url) as c:
+        declare(c.s, [0.5 + 9.5 * n / 500 for n in range(500)])
         for i in range(0, count, 500):
             size = min(500, count - i)
             delays = [(f"o{i + n}", 0.5 + 9.5 * n / size, None, None, "q") for n in range(size)]
@@ -146,13 +155,16 @@ def test_p67_a_killed_broker_loses_nothing_that_was_accepted(server, url):
         server.kill()
         time.sleep(1)  # sleeps: it stays down while some fall due
         server.start()
+        count += 500
         while len(done := set(c.ids())) < count:
             until(lambda n=len(done): len(set(c.ids())) > n)
-        assert done == {f"o{n}" for n in range(count)}
-        assert min(late for _, late, _ in c.ran) >= 0
-        again = len(c.ran) - count
+        assert done == {f"o{n}" for n in range(count - 500)} | {f"early{n}" for n in range(500)}
         late = sorted(late for _, late, _ in c.ran)
-        print(f"{again} of {count} ran more than once; late by {late[count // 2]:.1f} s in the middle")
+        assert late[0] >= 0
+        print(
+            f"{len(late) - count} of {count} ran more than once; "
+            f"late by {late[count // 2]:.1f} s in the middle, {late[-1]:.1f} s at most"
+        )
         try_schedule(c.s, "after")
         until(lambda: "after" in c.ids())
 
@@ -161,6 +173,7 @@ def test_p67_a_killed_broker_loses_nothing_that_was_accepted(server, url):
 def test_p67_a_hundred_thousand_and_a_killed_broker(server, url):
     count = 100_000
     with lapse.Scheduler(url, workers=0) as s:
+        declare(s, [60 + n for n in range(60)])
         began = time.monotonic()
         for i in range(0, count, 1000):
             results = s.schedule_many(
@@ -172,10 +185,10 @@ def test_p67_a_hundred_thousand_and_a_killed_broker(server, url):
         time.sleep(20)  # sleeps: it stays down while some fall due
         server.start()
     with Consumer(url) as c:
-        while len(done := set(c.ids())) < count:
+        while len(done := set(c.ids())) < count + 60:
             until(lambda n=len(done): len(set(c.ids())) > n)
         assert min(late for _, late, _ in c.ran) >= 0
-        assert len(done) == count
+        assert len(done) == count + 60
 
 
 def test_p67_the_plug_in_is_not_needed(server):
@@ -185,6 +198,7 @@ def test_p67_the_plug_in_is_not_needed(server):
 def test_p61_a_consumer_alone_delivers_what_is_overdue(server, url):
     """Nobody schedules anything; the broker was away too."""
     with lapse.Scheduler(url, workers=0) as s:
+        declare(s, [0.5] * 100)
         place(s, "o", 100, 0.5)
     server.kill()
     time.sleep(1)  # sleeps: all fall due meanwhile
@@ -199,11 +213,18 @@ s.close()
     consumer = subprocess.Popen(
         [sys.executable, "-c", program, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    lines = [consumer.stdout.readline().split() for _ in range(100)]
-    consumer.stdin.close()
-    assert consumer.wait(PATIENCE) == 0
-    consumer.stdout.close()
-    assert sorted(words[0].decode() for words in lines) == sorted(f"o{n}" for n in range(100))
+    lines = []
+    reader = threading.Thread(target=lambda: lines.extend(line.split() for line in consumer.stdout))
+    reader.start()
+    try:
+        until(lambda: len({words[0] for words in lines}) == 200)
+    finally:
+        consumer.stdin.close()
+        assert consumer.wait(PATIENCE) == 0
+        reader.join()
+        consumer.stdout.close()
+    names = {f"{name}{n}" for n in range(100) for name in ("early", "o")}
+    assert {words[0].decode() for words in lines} == names
     assert all(float(words[1]) >= 0.4 for words in lines)
 
 
@@ -230,7 +251,7 @@ def test_a_consumer_that_the_broker_gave_up_on_is_back(server, url, caplog):
     is held so long; consuming goes on within 2 s of the channel's end."""
     entered, leave = threading.Event(), threading.Event()
     ran, lock = [], threading.Lock()
-    with lapse.Scheduler(url, workers=2) as s:
+    with lapse.Scheduler(url, workers=3) as s:  # The slow order is delivered twice.
 
         @s.handler("slow", attempts=2)
         def slow(order):

@@ -406,7 +406,7 @@ s.close()
 
 def test_the_race_of_ten_processes_some_of_which_are_killed(url):
     """Every order runs; only those that a killed process held run once more."""
-    orders = rounds(500, 20000, 20000)
+    orders = rounds(500, 3000, 20000)
     with lapse.Scheduler(url, workers=0) as s:
         for i in range(0, orders, 500):
             s.schedule_many([(f"OID{n:08}", 0, None, None, "race") for n in range(i, i + 500)])

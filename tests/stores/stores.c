@@ -32,17 +32,21 @@ static const struct row table[] = {
     {"postgresql", NULL, LAPSE_MS(1), 0, false, "postgresql", "schema"},
     {"redis", NULL, LAPSE_MS(1), 0, false, "redis", "prefix"},
     {"rabbitmq", NULL, LAPSE_MS(1), 300, false, "rabbitmq", "prefix"},
-    {"rabbitmq_ticket", "?poll=1s&ticket=sqlite%%3A///%s", LAPSE_MS(1), 0, false, "rabbitmq", NULL},
+    {"rabbitmq_ticket", "&poll=1s&ticket=sqlite%%3A///%s", LAPSE_MS(1), 0, false, "rabbitmq",
+     "prefix"},
 };
 
 enum { ROWS = sizeof table / sizeof *table };
 
 static int built[ROWS]; /* numbers of rows */
+static unsigned abilities_of[ROWS];
 static int built_count;
 static char folder[256];
 static char bases[ROWS][256]; /* what the URLs of those on a server begin with */
 static int paths;             /* made so far in this process */
 static pid_t runner;          /* the servers end with it, however it ends */
+static unsigned long started; /* when: what another process with its number left is not met */
+static const char *standing;  /* LAPSE_SERVER: the folder of one that is there for others too */
 
 int store_count(void)
 {
@@ -91,11 +95,9 @@ static void row_url(const struct row *row, char *out, size_t size)
     int length = 0;
     if (row->server != NULL) {
         const char *base = bases[row - table];
-        length = snprintf(out, size, "%s", base);
-        if (row->apart != NULL)
-            length = snprintf(out, size, "%s%c%s=t%ld_%d", base,
-                              strchr(base, '?') != NULL ? '&' : '?', row->apart, (long)getpid(),
-                              paths++);
+        length =
+            snprintf(out, size, "%s%c%s=t%lx_%ld_%d", base, strchr(base, '?') != NULL ? '&' : '?',
+                     row->apart, started, (long)getpid(), paths++);
         must(length < (int)size, base);
     }
     if (row->url == NULL)
@@ -125,9 +127,10 @@ static bool is_asked_for(const struct row *row)
 
 void server_do(const char *server, const char *verb, char *line, size_t size)
 {
-    char command[1024];
-    snprintf(command, sizeof command, "'%s/%s' %s '%s/%s' %ld", LAPSE_SERVERS, server, verb, folder,
-             server, (long)runner);
+    char command[1024], own[300];
+    snprintf(own, sizeof own, "%s/%s", folder, server);
+    snprintf(command, sizeof command, "'%s/%s' %s '%s' %ld", LAPSE_SERVERS, server, verb,
+             standing != NULL ? standing : own, (long)runner);
     FILE *out = popen(command, "r");
     must(out != NULL, command);
     char said[256] = "";
@@ -143,7 +146,7 @@ void server_do(const char *server, const char *verb, char *line, size_t size)
 
 static void stop_servers(void)
 {
-    for (int i = 0; i < ROWS; i++)
+    for (int i = 0; standing == NULL && i < ROWS; i++)
         if (*bases[i] != '\0')
             server_do(table[i].server, "stop", NULL, 0);
 }
@@ -154,7 +157,7 @@ static bool is_built(int i)
     char url[512];
     lapse *s;
     if (table[i].server != NULL)
-        server_do(table[i].server, "start", bases[i], sizeof bases[i]);
+        server_do(table[i].server, standing != NULL ? "url" : "start", bases[i], sizeof bases[i]);
     row_url(&table[i], url, sizeof url);
     int result = lapse_open(url, NULL, &s);
     if (result == LAPSE_ESTORE) {
@@ -165,6 +168,7 @@ static bool is_built(int i)
         fprintf(stderr, "%s: %s\n", url, lapse_error_detail());
         exit(EXIT_FAILURE);
     }
+    abilities_of[i] = lapse_abilities(s);
     lapse_close(s, LIMIT);
     return true;
 }
@@ -195,6 +199,8 @@ int stores_main(const char *name, void (*fill)(Suite *suite))
 {
     make_folder();
     runner = getpid();
+    started = (unsigned long)(boot_now() / LAPSE_MS(1));
+    standing = getenv("LAPSE_SERVER");
     lp_test_store = &simple_store;
     open_table();
     Suite *suite = suite_create(name);
@@ -289,16 +295,31 @@ bool shared_by_processes(int store, const char *test)
     return shared;
 }
 
-bool able(const rig *r, const char *test, unsigned abilities)
+unsigned store_abilities(int store)
+{
+    return abilities_of[row_of(store) - table];
+}
+
+static bool has(unsigned abilities, const char *test, unsigned wanted)
 {
     static const char *const names[] = {
-        "callbacks of an order's own", "durable", "shared", "cancel", "list", "transact"};
-    unsigned missing = abilities & ~lapse_abilities(r->s);
-    for (int bit = 0; bit < 6; bit++)
+        "callbacks of an order's own", "durable", "shared", "cancel", "list", "transact", "limit"};
+    unsigned missing = wanted & ~abilities;
+    for (int bit = 0; bit < 7; bit++)
         if (missing & 1u << bit)
             printf("skipped: %s: this store has no: %s\n", test, names[bit]);
     fflush(stdout);
     return missing == 0;
+}
+
+bool able(const rig *r, const char *test, unsigned abilities)
+{
+    return has(lapse_abilities(r->s), test, abilities);
+}
+
+bool store_able(int store, const char *test, unsigned abilities)
+{
+    return has(store_abilities(store), test, abilities);
 }
 
 /* -- Orders ------------------------------------------------------------------------------ */

@@ -14,6 +14,9 @@
 int store_count(void);
 const char *store_name(int store);
 
+/* What a store can do: lapse_ability bits. */
+unsigned store_abilities(int store);
+
 /* How many orders of those wanted a test may put into this store. */
 int store_most(int store, long wanted);
 
@@ -67,6 +70,7 @@ rig fresh_real(int store, const lapse_options *options);
 
 /* Whether the store can do all that; if not, says that the test is skipped. */
 bool able(const rig *r, const char *test, unsigned abilities);
+bool store_able(int store, const char *test, unsigned abilities);
 
 /* Whether other processes see its orders; if not, says that the test is skipped. */
 bool shared_by_processes(int store, const char *test);
@@ -78,6 +82,13 @@ bool shared_by_processes(int store, const char *test);
             rig_close(r);                                                                          \
             return;                                                                                \
         }                                                                                          \
+    } while (0)
+
+/* The same before it is opened. */
+#define STORE_NEEDS(store, abilities)                                                              \
+    do {                                                                                           \
+        if (!store_able(store, __func__, abilities))                                               \
+            return;                                                                                \
     } while (0)
 
 #define NEEDS_PROCESSES(r, store)                                                                  \

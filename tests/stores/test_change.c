@@ -145,6 +145,7 @@ static bool count_one(const lapse_info *info, void *arg)
  * later answer says that it never started. Nobody has to claim anything for that. */
 START_TEST(p20_what_ran_is_not_pending_when_its_lease_ends)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_LIMIT);
     for (int look_by = 0; look_by < 5; look_by++) {
         lapse_options options = {.max_pending = look_by < 4 ? 1 : 2, .keep = LAPSE_HOURS(1)};
         rig r = fresh(_i, &options);

@@ -335,7 +335,7 @@ START_TEST(p59_a_lost_lease_books_nothing)
         ck_assert_int_eq(lapse_renew(r.s, a, LAPSE_SECONDS(1)), LAPSE_ESTALE);
         ck_assert(!lapse_holds(r.s, a));
         ck_assert(lapse_holds(r.s, b->fence));
-        ck_assert_int_eq(state_of(r.s, "o"), LAPSE_STATE_RUNNING);
+        expect_state(r.s, "o", LAPSE_STATE_RUNNING);
         settle(r.s, b->fence, LAPSE_DONE);
         ck_assert_int_eq(lapse_settle(r.s, b->fence, LAPSE_DONE, 0, NULL), LAPSE_ESTALE);
         lapse_stats t = stats_of(r.s);
@@ -404,7 +404,7 @@ START_TEST(p58_nothing_is_held_before_it_is_due)
     put(r.s, "q", "e", LAPSE_MINUTES(10));
     for (int i = 0; i < 19; i++) {
         advance(&r, LAPSE_SECONDS(30));
-        ck_assert_int_eq(state_of(r.s, "e"), LAPSE_STATE_PENDING);
+        expect_state(r.s, "e", LAPSE_STATE_PENDING);
         ck_assert_uint_eq(stats_of(r.s).running, 0);
     }
     advance(&r, LAPSE_SECONDS(30));

@@ -41,6 +41,7 @@ static void end(rig *r, tape *t)
 
 START_TEST(cancel_withdraws)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_CANCEL);
     WITH_ONE_READY(r, t);
     ck_assert_int_eq(lapse_cancel(r.s, "ready", 12345), LAPSE_FATE_UNKNOWN);
     ck_assert_int_eq(lapse_cancel(r.s, "ready", LAPSE_ANY), LAPSE_FATE_CANCELLED);
@@ -54,6 +55,7 @@ END_TEST
 
 START_TEST(it_counts_as_pending)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_LIST);
     WITH_ONE_READY(r, t);
     lapse_info info = look(r.s, "ready");
     ck_assert_int_eq(info.state, LAPSE_STATE_PENDING);
@@ -79,6 +81,7 @@ static bool note_state(const lapse_info *info, void *arg)
 
 START_TEST(a_walk_shows_it_as_pending)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_LIST);
     WITH_ONE_READY(r, t);
     int shown = 0;
     ck_assert_int_eq(lapse_each(r.s, LAPSE_STATE_PENDING, note_state, &shown), 1);
@@ -91,6 +94,7 @@ END_TEST
 
 START_TEST(replace_withdraws)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_CANCEL);
     WITH_ONE_READY(r, t);
     int64_t generation = lapse_put(r.s, &(lapse_spec){.id = "ready",
                                                       .queue = "work",
@@ -109,6 +113,7 @@ END_TEST
 
 START_TEST(reschedule_withdraws)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_CANCEL);
     WITH_ONE_READY(r, t);
     ck_assert_int_eq(lapse_reschedule(r.s, "ready", LAPSE_ANY, LAPSE_SECONDS(10)),
                      LAPSE_FATE_RESCHEDULED);
@@ -151,6 +156,7 @@ END_TEST
 
 START_TEST(a_host_that_does_not_come_lets_others)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_LIST);
     tape t, other;
     place p = new_place(_i, NULL);
     rig r = open_place(&p, NULL);
@@ -256,10 +262,37 @@ START_TEST(a_crowd_of_takers_is_in_nobodys_way)
 }
 END_TEST
 
+static void look_for_more(void *arg, const lapse_info *info)
+{
+    (void)info;
+    ck_assert_int_ge(lapse_timeout(*(lapse **)arg), 0);
+}
+
+/* The driver claims "b" after the pass has looked for the last time, and before it ends. */
+START_TEST(a_pass_runs_what_is_claimed_behind_its_back)
+{
+    lapse *s = NULL;
+    const lapse_options options = {.on_dead = look_for_more, .hook_arg = &s};
+    rig r = fresh(_i, &options);
+    s = r.s;
+    player p;
+    player_open(&p, r.s, always_reject);
+    handle(r.s, "work", &p, NULL);
+    put(r.s, "work", "a", LAPSE_MS(1));
+    put(r.s, "work", "b", LAPSE_MS(2));
+    ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_MS(5)), LAPSE_OK);
+    ck_assert_int_eq(lapse_process(r.s, 0), 2);
+    ck_assert_uint_eq(tape_count(&p.ran), 2);
+    player_close(&p);
+    end(&r, NULL);
+}
+END_TEST
+
 /* -- Dead letters ----------------------------------------------------------------------------- */
 
 START_TEST(requeue_makes_room_without_losing_it)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_LIMIT);
     const lapse_options options = {
         .max_pending = 1, .max_dead = 1, .overflow = LAPSE_DEAD_LETTER_OLDEST};
     rig r = fresh(_i, &options);
@@ -335,6 +368,7 @@ static void note_error(void *arg, const lapse_order *order, const char *error)
 
 START_TEST(a_lease_lost_to_another_is_told)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_CANCEL);
     char error[200] = "";
     place p = new_place(_i, NULL);
     const lapse_options options = {.on_error = note_error, .hook_arg = error};
@@ -369,6 +403,7 @@ END_TEST
 
 START_TEST(running_elsewhere_is_not_repeated)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_CANCEL);
     place p = new_place(_i, NULL);
     rig r = open_place(&p, NULL);
     NEEDS(&r, LAPSE_CAN_DURABLE | LAPSE_CAN_SHARE);
@@ -409,6 +444,7 @@ static lapse_answer collected(rig *r, const void *tag)
 
 START_TEST(answers_come_in_order)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_CANCEL);
     rig r = fresh(_i, NULL);
     int tags[5];
     const lapse_spec spec = {.id = "o", .delay = LAPSE_HOURS(1)};
@@ -490,6 +526,7 @@ static void fill(Suite *suite)
     TCase *others = tcase_create("takers, dead letters");
     ADD_FOR_STORES(others, a_host_that_polls_is_told);
     ADD_FOR_STORES(others, a_crowd_of_takers_is_in_nobodys_way);
+    ADD_FOR_STORES(others, a_pass_runs_what_is_claimed_behind_its_back);
     ADD_FOR_STORES(others, requeue_makes_room_without_losing_it);
     ADD_FOR_STORES(others, the_largest_max_dead_keeps_them);
     suite_add_tcase(suite, others);

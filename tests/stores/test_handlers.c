@@ -46,7 +46,7 @@ START_TEST(a_handler_runs_the_orders_of_its_queue)
     advance(&r, LAPSE_MS(10));
     ck_assert_uint_eq(tape_runs(&p.ran, "after"), 1);
     ck_assert_uint_eq(tape_runs(&other.ran, "without a name"), 1);
-    ck_assert_int_eq(state_of(r.s, "left alone"), LAPSE_STATE_PENDING);
+    expect_state(r.s, "left alone", LAPSE_STATE_PENDING);
     ck_assert_int_eq(p.ran.entries[0].late, 0);
     ck_assert_uint_eq(stats_of(r.s).done, 3);
     expect_books(r.s);
@@ -99,8 +99,8 @@ START_TEST(a_verdict_is_what_happens)
         put(r.s, "q", ids[i], LAPSE_MS(1));
     advance(&r, LAPSE_MS(1));
     ck_assert_uint_eq(tape_count(&p.ran), 4);
-    ck_assert_int_eq(state_of(r.s, "done"), 0);
-    ck_assert_int_eq(state_of(r.s, "retry"), LAPSE_STATE_PENDING);
+    expect_state(r.s, "done", 0);
+    expect_state(r.s, "retry", LAPSE_STATE_PENDING);
     letter dead = only_letter(r.s);
     ck_assert_str_eq(dead.id, "ject");
     ck_assert_int_eq(dead.reason, LAPSE_REASON_REJECTED);
@@ -395,7 +395,8 @@ START_TEST(a_paused_queue_starts_nothing)
     advance(&r, LAPSE_SECONDS(10));
     ck_assert_uint_eq(tape_count(&p.ran), 0);
     ck_assert_uint_eq(tape_count(&other.ran), 1);
-    ck_assert_int_eq(queue_stats(r.s, "q").oldest_due, LAPSE_SECONDS(10) - LAPSE_MS(1));
+    if (lapse_abilities(r.s) & LAPSE_CAN_LIST)
+        ck_assert_int_eq(queue_stats(r.s, "q").oldest_due, LAPSE_SECONDS(10) - LAPSE_MS(1));
     if (lapse_abilities(r.s) & LAPSE_CAN_CANCEL) {
         ck_assert_int_eq(lapse_cancel(r.s, "2", LAPSE_ANY), LAPSE_FATE_CANCELLED);
         ck_assert_int_eq(lapse_reschedule(r.s, "3", LAPSE_ANY, LAPSE_SECONDS(1)),
@@ -403,8 +404,15 @@ START_TEST(a_paused_queue_starts_nothing)
     }
     ck_assert_int_eq(lapse_resume(r.s, "q"), 0);
     advance(&r, 0);
-    ck_assert_uint_eq(tape_count(&p.ran), 2);
     ck_assert_str_eq(p.ran.entries[0].id, "1");
+    if (!(lapse_abilities(r.s) & LAPSE_CAN_CANCEL)) {
+        ck_assert_uint_eq(tape_count(&p.ran), 4);
+        player_close(&p);
+        player_close(&other);
+        rig_close(&r);
+        return;
+    }
+    ck_assert_uint_eq(tape_count(&p.ran), 2);
     ck_assert_str_eq(p.ran.entries[1].id, "4");
     advance(&r, LAPSE_SECONDS(1));
     ck_assert_uint_eq(tape_count(&p.ran), 3);
@@ -446,7 +454,7 @@ START_TEST(resume_wakes_the_workers)
     ck_assert_int_eq(lapse_pause(r.s, "q"), 0);
     put_batch(r.s, "q", "", 10, 0);
     ck_assert_int_eq(lapse_start(r.s, 2), 0);
-    ck_assert_int_eq(state_of(r.s, "5"), LAPSE_STATE_PENDING);
+    expect_state(r.s, "5", LAPSE_STATE_PENDING);
     ck_assert_uint_eq(tape_count(&p.ran), 0);
     ck_assert_int_eq(lapse_resume(r.s, "q"), 0);
     ck_assert(tape_wait(&p.ran, 10));
@@ -493,6 +501,7 @@ END_TEST
 /* While there is a backlog, one start in four goes to the newest, which is not held up. */
 START_TEST(p75_new_orders_have_their_share)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_LIST); /* Another knows the first of a queue only. */
     enum { RATE = 100, OLD = 300, NEW = 30 };
     rig r = fresh(_i, NULL);
     player p;
@@ -579,7 +588,7 @@ START_TEST(handlers_are_replaced_and_removed)
     ck_assert_uint_eq(tape_runs(&first.ran, "a"), 1);
     ck_assert_uint_eq(tape_runs(&second.ran, "b"), 1);
     ck_assert_uint_eq(tape_count(&second.ran), 1);
-    ck_assert_int_eq(state_of(r.s, "c"), LAPSE_STATE_PENDING);
+    expect_state(r.s, "c", LAPSE_STATE_PENDING);
     finish_one(r.s, NULL, "c"); /* For a taker. */
     expect_books(r.s);
     player_close(&first);

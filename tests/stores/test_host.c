@@ -278,7 +278,7 @@ START_TEST(p26_a_callback_may_use_everything_but_close)
         LAPSE_EINCALLBACK, LAPSE_FATE_RUNNING, LAPSE_FATE_CANCELLED, 0, 0, 1, 1, 0};
     for (int i = 0; i < 8; i++)
         ck_assert_msg(n.codes[i] == expected[i], "call %d: %d", i, n.codes[i]);
-    ck_assert_int_eq(state_of(r.s, "third"), LAPSE_STATE_PENDING);
+    expect_state(r.s, "third", LAPSE_STATE_PENDING);
     expect_books(r.s);
     rig_close(&r);
 }
@@ -365,7 +365,8 @@ static void be_a_child(rig *r, bool durable)
     CHECK_IN_CHILD(6, lapse_after_fork(r->s) == 0);
     /* Empty in memory; a durable one has connected anew and sees what is there. */
     int found = lapse_get(r->s, "parent's", &info);
-    CHECK_IN_CHILD(7, found == (durable ? 0 : LAPSE_EUNKNOWN));
+    if (lapse_abilities(r->s) & LAPSE_CAN_LIST)
+        CHECK_IN_CHILD(7, found == (durable ? 0 : LAPSE_EUNKNOWN));
     if (found == 0)
         lapse_info_free(&info);
     CHECK_IN_CHILD(8, lapse_put(r->s, &(lapse_spec){.id = "child's", .queue = "c"}) > 0);
@@ -397,7 +398,7 @@ START_TEST(p32_a_child_inherits_nothing)
     if (pid == 0)
         _exit(lapse_close(r.s, LAPSE_FOREVER) == 0 ? 0 : 1);
     ck_assert_int_eq(end_of(pid), 0);
-    ck_assert_int_eq(state_of(r.s, "parent's"), LAPSE_STATE_PENDING);
+    expect_state(r.s, "parent's", LAPSE_STATE_PENDING);
     put(r.s, "q", "goes on", 0);
     ck_assert(tape_wait(&p.ran, 1));
     player_close(&p);
@@ -409,6 +410,7 @@ END_TEST
 
 START_TEST(the_statistics_add_up)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_LIMIT);
     lapse_options options = {
         .keep = LAPSE_HOURS(1), .max_pending = 300, .lease = LAPSE_SECONDS(40)};
     rig r = fresh(_i, &options);

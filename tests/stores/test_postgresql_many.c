@@ -52,8 +52,12 @@ START_TEST(deadlocks_are_nobodys_error)
             snprintf(ids[i], sizeof ids[i], "%d", (int)((i * 7 + round) % 10));
             specs[i] = (lapse_spec){.id = ids[i], .delay = LAPSE_HOURS(1), .flags = LAPSE_REPLACE};
         }
-        int64_t accepted = lapse_schedule_many(r.s, specs, 10, results);
-        ck_assert_msg(accepted == 10, "%lld: %s", (long long)accepted, lapse_error_detail());
+        int64_t accepted;
+        while ((accepted = lapse_schedule_many(r.s, specs, 10, results)) < 10) {
+            /* On a slow machine the others may hold a row for more than a second. */
+            const char *words = lapse_error_detail();
+            ck_assert_msg(strstr(words, "holds the order's row"), "%s", words);
+        }
     }
     atomic_store(&mesh.stop, true);
     crew_join(&c);

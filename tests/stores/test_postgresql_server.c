@@ -29,13 +29,12 @@ static void write_on(void *arg, int writer)
             return;
         snprintf(id, sizeof id, "%d", i);
         lapse_spec spec = {.id = id, .queue = "q", .delay = LAPSE_HOURS(1)};
-        int64_t result = lapse_put(load.s, &spec);
+        int64_t result;
+        while ((result = lapse_put(load.s, &spec)) == LAPSE_EOFFLINE && !atomic_load(&load.stop))
+            pause_ms(1); /* It was not done. */
         atomic_store(&load.promised[i], result > 0);
-        if (result > 0)
-            continue;
-        if (result != LAPSE_EOFFLINE && result != LAPSE_EUNSURE)
+        if (result < 0 && result != LAPSE_EOFFLINE && result != LAPSE_EUNSURE)
             complain("%s: %lld %s", id, (long long)result, lapse_error_detail());
-        pause_ms(1); /* To be told that it is gone takes no time: the ids would run out. */
     }
 }
 

@@ -68,12 +68,14 @@ static const char *const ids[IDS] = {
 
 static const char *what;
 
+enum { INFOS = 16 * IDS };
+
 typedef struct world {
     place p;
     bench b;
     redisContext *link;
     int64_t fences[IDS];
-    lapse_info infos[16 * IDS][4];
+    lapse_info infos[INFOS][4];
     size_t info_count;
     lp_counts counts;
     uint64_t cursors[IDS];
@@ -275,7 +277,7 @@ static lp_job make_job(world *w, int op, int i, bool variant)
                     .reason = LAPSE_REASON_FAILED,
                     .cursor = &w->cursors[i],
                     .states = 15,
-                    .infos = has_infos ? w->infos[w->info_count++ % (16 * IDS)] : NULL,
+                    .infos = has_infos ? w->infos[w->info_count++ % INFOS] : NULL,
                     .max = op == LP_LIST || op == LP_QUEUES ? 4 : 1,
                     .counts = &w->counts};
 }
@@ -379,7 +381,7 @@ static void take_damage(int store, size_t k, size_t first, size_t count, bool va
 /* In the soak each kind of job finds each kind of damage first, twice. */
 START_TEST(damage_is_one_orders_affair)
 {
-    size_t rounds = (size_t)tier(1, 1, 2 * ASKED);
+    size_t rounds = (size_t)tier(1, 1, 2L * ASKED);
     for (size_t k = 0; k < DAMAGES; k++)
         for (size_t i = 0; i < rounds; i++) {
             bool claimed[IDS] = {false};

@@ -125,6 +125,7 @@ static void put_abilities(cli *c)
     cli_put_flag(c, "shared", (can & LAPSE_CAN_SHARE) != 0);
     cli_put_flag(c, "cancel", (can & LAPSE_CAN_CANCEL) != 0);
     cli_put_flag(c, "list", (can & LAPSE_CAN_LIST) != 0);
+    cli_put_flag(c, "limit", (can & LAPSE_CAN_LIMIT) != 0);
     cli_put_flag(c, "transact", (can & LAPSE_CAN_TRANSACT) != 0);
 }
 
