@@ -294,7 +294,7 @@ static void read_part(redis_store *d, lp_turn *t, const part *p)
 
 static bool is_out_of_memory(const redisReply *r)
 {
-    return r->type == REDIS_REPLY_ERROR && strstr(r->str, "OOM command");
+    return r && r->type == REDIS_REPLY_ERROR && strstr(r->str, "OOM command");
 }
 
 /* Nothing was done when every part failed, and none by a fault of its own: that there is no memory
