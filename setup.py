@@ -4,7 +4,7 @@ What describes the package stands in pyproject.toml; the version in core/include
 
 Environment variables, with the names of CMake's options where it has them:
     LAPSE_SQLITE=AUTO|ON|OFF   this store if pkg-config finds its library; always; never; the
-    same with LAPSE_POSTGRESQL, LAPSE_REDIS and LAPSE_RABBITMQ
+    same with LAPSE_POSTGRESQL, LAPSE_REDIS, LAPSE_REDIS_TLS and LAPSE_RABBITMQ
     LAPSE_USE_SYSTEM=1         link the installed liblapse instead of building the core in
 """
 
@@ -87,6 +87,23 @@ def add_store(build, name, library, pattern, debian):
     build["sources"] = [path for path in build["sources"] if path not in sources]
 
 
+def add_redis_tls(build):
+    """TLS for Redis is a library of its own, which hiredis before 1.0 does not have."""
+    wanted = wants("LAPSE_REDIS_TLS")
+    has_redis = ("LAPSE_WITH_REDIS", "1") in build["define_macros"]
+    modules = ("hiredis_ssl", "openssl")
+    cflags = pkg_config("--cflags", *modules) if has_redis and wanted != "OFF" else None
+    if cflags is not None:
+        build["define_macros"].append(("LAPSE_WITH_REDIS_TLS", "1"))
+        build["extra_compile_args"] += cflags
+        build["extra_link_args"] += pkg_config("--libs", *modules)
+    elif wanted == "ON":
+        raise SystemExit(
+            "LAPSE_REDIS_TLS=ON: hiredis_ssl or openssl not found; on Debian 13: "
+            "apt-get install libhiredis-dev libssl-dev"
+        )
+
+
 def add_core(build):
     """The core is part of the module, and nothing of it is visible outside."""
     build["sources"] += files(*CORE)
@@ -95,6 +112,7 @@ def add_core(build):
     build["extra_link_args"].append("-pthread")
     for store in STORES:
         add_store(build, *store)
+    add_redis_tls(build)
 
 
 def add_system_library(build):

@@ -15,6 +15,6 @@ build = {
   build_command = "cmake -S . -B build/rock"
     .. " -DLAPSE_LUA=ON -DLAPSE_PYTHON=OFF -DLAPSE_TOOL=OFF -DLAPSE_LUA_INCLUDE_DIR=$(LUA_INCDIR)"
     .. " -DLAPSE_LUA_MODULE_DIR=$(LUADIR) -DLAPSE_LUA_CMODULE_DIR=$(LIBDIR)"
-    .. " && cmake --build build/rock",
+    .. " && cmake --build build/rock --target lua_modules",
   install_command = "cmake --install build/rock --component lua",
 }

@@ -2,12 +2,14 @@
 
     LAPSE_BUILD_DIR=build/bench python3 bench/openresty/pair.py [ROUNDS [URL]]
 
-All of them make an id and answer; `schedule` and `put` schedule an order under it as well, and
-`again` is `without` once more: how far it is from 1 is what the machine adds. wrk asks each for a
-second, with 32 connections, then the next; what is compared is the worker's CPU time per request
-within a round, so that a busy machine counts for all. Prints a JSON line with the medians, and the
-quartiles of each ratio to `without`. With a URL such as sqlite:////tmp/orders.db the request
-waits for the disk.
+`without` is what a shop's location does at least, and one without a database: it reads two query
+arguments, makes an id, and answers a small JSON object by cjson. `schedule` and `put` schedule an
+order under the id as well, and `again` is `without` once more: how far it is from 1 is what the
+machine adds. `bare` makes an id and says one word; `bare-schedule` schedules, too. wrk asks each
+for a second, with 32 connections, then the next; what is compared is the worker's CPU time per
+request within a round, so that a busy machine counts for all. Prints a JSON line with the medians,
+and the quartiles of each ratio to the same location without. With a URL such as
+sqlite:////tmp/orders.db the request waits for the disk. count.py counts instructions instead.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import os
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -34,39 +37,57 @@ START = """
 """
 LOCATION = """
     location = /{name} {{
+        default_type application/json;
         content_by_lua_block {{
             local lapse, served = require "resty.lapse", package.loaded.served
             served[1] = served[1] + 1
             local id = ("request-%012d"):format(served[1])
-            {schedule}
-            ngx.say "placed"
+            {work}
         }}
     }}
 """
-CALLS = {
-    "without": "",
-    "again": "",
-    "schedule": "assert(lapse.schedule(id, 1800, package.loaded.close_unpaid))",
-    "put": 'assert(lapse.put { id = id, queue = "unpaid", delay = 1800 })',
+ANSWER = """
+    local args = ngx.req.get_uri_args()
+    ngx.say(require("cjson").encode {
+        order = id, item = args.item, count = tonumber(args.count), status = "unpaid", seconds = 1800,
+    })
+"""
+SAY = 'ngx.say "placed"'
+SCHEDULE = "assert(lapse.schedule(id, 1800, package.loaded.close_unpaid))"
+PUT = 'assert(lapse.put { id = id, queue = "unpaid", delay = 1800 })'
+# What each does, and which one it is compared with.
+LOCATIONS = {
+    "without": (ANSWER, "without"),
+    "again": (ANSWER, "without"),
+    "schedule": (SCHEDULE + ANSWER, "without"),
+    "put": (PUT + ANSWER, "without"),
+    "bare": (SAY, "bare"),
+    "bare-schedule": (SCHEDULE + " " + SAY, "bare"),
 }
+QUERY = "?item=A-1704&count=2"
+
+
+def server_of(names: Iterable[str]) -> str:
+    return "".join(LOCATION.format(name=name, work=LOCATIONS[name][0]) for name in names)
 
 
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
     url = sys.argv[2] if len(sys.argv) > 2 else "memory:"
-    server = "".join(LOCATION.format(name=name, schedule=call) for name, call in CALLS.items())
-    seen: dict[str, list[dict[str, float]]] = {name: [] for name in CALLS}
+    server = server_of(LOCATIONS)
+    seen: dict[str, list[dict[str, float]]] = {name: [] for name in LOCATIONS}
     with tempfile.TemporaryDirectory() as folder, running(
         Path(folder), workers=1, connections=1024, server=server, init_worker=START.format(url=url)
     ) as nginx:
-        for name in CALLS:
-            ask(nginx, 1, name)  # LuaJIT has compiled afterwards.
+        for name in LOCATIONS:
+            ask(nginx, 1, name + QUERY)  # LuaJIT has compiled afterwards.
         for number in range(rounds):
-            for name in sorted(CALLS, reverse=number % 2 == 1):
-                seen[name].append(ask(nginx, 1, name))
+            for name in sorted(LOCATIONS, reverse=number % 2 == 1):
+                seen[name].append(ask(nginx, 1, name + QUERY))
     figures = {"url": url.split(":")[0], "rounds": rounds, "load": os.getloadavg()[0]}
     for name, each in seen.items():
-        ratios = [a["cpu_us"] / b["cpu_us"] for a, b in zip(each, seen["without"], strict=True)]
+        others = seen[LOCATIONS[name][1]]
+        ratios = [a["cpu_us"] / b["cpu_us"] for a, b in zip(each, others, strict=True)]
         quartiles = statistics.quantiles(ratios, n=4)
         figures[name] = {
             **{key: round(statistics.median(one[key] for one in each), 2) for key in each[0]},

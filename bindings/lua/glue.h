@@ -32,6 +32,7 @@ enum {
     UP_TIE,           /* metatable of ties to a request of nginx */
     UP_OFFER,         /* glue_offer as a function */
     UP_TELLER,        /* {function that tells the hooks, the module's table}, set in Lua */
+    UP_LAST,          /* glue_last; nil where UP_DEFAULT is not */
     UP_DEFAULT,       /* {scheduler}, which then is the first argument; else nil */
     UP_COUNT = UP_DEFAULT
 };
@@ -58,7 +59,9 @@ typedef struct scheduler {
     void *offered_arg;
     const lapse_info *shown; /* arguments of protected calls that copy it */
     const char *text;
-    bool handles; /* there is a table of handlers */
+    uint32_t kept;   /* number of a callback that is anchored without an order; 0: none */
+    bool unfinished; /* after a call by way of fast.c: call glue_finish */
+    bool handles;    /* there is a table of handlers */
     bool wants_dead, wants_log;
     struct event *first_event, *last_event; /* what the hooks are to be told */
     uint32_t event_count, to_tell;
@@ -69,11 +72,17 @@ typedef struct scheduler {
     bool hosted;  /* by nginx: a child that is forked has no use for it */
     bool submits; /* its calls do not wait, and return tickets: ask.c */
     int64_t tickets;
+    lua_Integer wanted;         /* as lapse_want was told; 0: nothing yet */
     const lapse_answer *answer; /* argument of a protected call that copies it */
     struct relay *relay;        /* relay.c; NULL: none */
     struct aside *aside;        /* aside.c; NULL: none */
     struct opener *opener;      /* opener.c; NULL: it is open, or closed */
 } scheduler;
+
+/* The scheduler that was used last, which needs no second look at its metatable. */
+typedef struct glue_last {
+    struct scheduler *scheduler; /* NULL: none, or it was collected */
+} glue_last;
 
 /* The scheduler that a call is about, at index 1. Raises for anything else. */
 scheduler *glue_self(lua_State *L);
@@ -216,6 +225,10 @@ void glue_close_relay(scheduler *s);
 
 extern const luaL_Reg glue_relay_methods[]; /* of schedulers, for the loop in Lua */
 
+/* -- fast.c -- */
+
+extern const luaL_Reg glue_fast_methods[]; /* of schedulers, for the loop in Lua */
+
 /* -- order.c -- */
 
 int glue_offer(lua_State *L);
@@ -275,9 +288,9 @@ int glue_push_fate(lua_State *L, int fate);
 bool glue_is(lua_State *L, int index, int upvalue);
 
 /* What stands at `index`. They raise for what it cannot be; `what` names it. */
-const char *glue_check_id(lua_State *L, int index, size_t *len);
-bool glue_read_id(lua_State *L, int index, const char **id); /* false: no such id can be */
-const char *glue_check_queue(lua_State *L, int index);       /* nil: NULL */
+const char *glue_check_id(lua_State *L, int index, size_t *len); /* what the library checks */
+bool glue_read_id(lua_State *L, int index, const char **id);     /* false: no such id can be */
+const char *glue_check_queue(lua_State *L, int index);           /* nil: NULL */
 const char *glue_check_text(lua_State *L, int index, const char *what); /* nil: NULL */
 lapse_ns glue_check_seconds(lua_State *L, int index, const char *what); /* below 0: 0 */
 lapse_ns glue_check_span(lua_State *L, int index, const char *what);    /* below 0: raises */

@@ -13,18 +13,17 @@
  *     new, new_apart, manual_clock, retry, reject, version, built_for */
 #include "glue.h"
 
-/* Set functions in the table at `table`. The upvalues lie from `upvalues` on; UP_DEFAULT
- * stays nil unless the functions are for the default scheduler. */
+/* Set functions in the table at `table`. The upvalues lie from `upvalues` on; of UP_LAST and
+ * UP_DEFAULT the latter is for functions of the default scheduler, the former for all others. */
 static void set_functions(lua_State *L, int table, const luaL_Reg *functions, int upvalues,
                           bool by_default)
 {
     for (const luaL_Reg *f = functions; f->name; f++) {
-        for (int i = 0; i < UP_COUNT - 1; i++)
-            lua_pushvalue(L, upvalues + i);
-        if (by_default)
-            lua_pushvalue(L, upvalues + UP_COUNT - 1);
-        else
-            lua_pushnil(L);
+        for (int i = 1; i <= UP_COUNT; i++)
+            if (i == (by_default ? UP_LAST : UP_DEFAULT))
+                lua_pushnil(L);
+            else
+                lua_pushvalue(L, upvalues + i - 1);
         lua_pushcclosure(L, f->func, UP_COUNT);
         lua_setfield(L, table, f->name);
     }
@@ -49,6 +48,7 @@ static void push_upvalues(lua_State *L)
     push_metatable(L, "lapse.Tie");
     lua_pushcfunction(L, glue_offer);
     lua_newtable(L); /* Where Lua puts the function that tells the hooks, and the module. */
+    *(glue_last *)lua_newuserdata(L, sizeof(glue_last)) = (glue_last){NULL};
     lua_newtable(L); /* Where the default scheduler will be. */
 }
 
@@ -92,6 +92,7 @@ static void add_schedulers(lua_State *L, int module, int up)
     set_functions(L, loop, glue_ask_methods, up, false);
     set_functions(L, loop, glue_relay_methods, up, false);
     set_functions(L, loop, glue_opener_methods, up, false);
+    set_functions(L, loop, glue_fast_methods, up, false);
 }
 
 /* Orders have fields and methods; those that were taken have more. */

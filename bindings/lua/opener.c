@@ -1,7 +1,8 @@
 /* opener.c - opens a durable store on a thread of its own, for a host that must not wait.
  *
- * A store that is locked or cannot be reached is tried again until it opens, or the scheduler is
- * closed. The library's scheduler is handed over to the Lua state's thread, which then uses it
+ * What can end without the program's doing is tried again, ever more rarely, until the store opens
+ * or the scheduler is closed: a lock, a server that is away or refuses, a full disk. The library's
+ * scheduler is handed over to the Lua state's thread, which then uses it
  * as if it had opened it. */
 #include "glue.h"
 #include "thread.h"
@@ -11,7 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static const lapse_ns PAUSE = LAPSE_SECONDS(1); /* between two attempts */
+/* Between two attempts: each pause is twice the one before. */
+static const lapse_ns FIRST_PAUSE = LAPSE_MS(500), LONGEST_PAUSE = LAPSE_SECONDS(10);
 
 struct opener {
     scheduler *s;
@@ -30,10 +32,11 @@ struct opener {
 
 /* -- The thread -- */
 
-/* Whether the same may work later. */
-static bool passes(int code)
+/* Whether the same URL and options will never do. */
+static bool is_hopeless(int code)
 {
-    return code == LAPSE_EOFFLINE || code == LAPSE_ETIMEOUT || code == LAPSE_EUNSURE;
+    return code == LAPSE_EURL || code == LAPSE_ESTORE || code == LAPSE_EINVAL ||
+           code == LAPSE_ERANGE || code == LAPSE_EUNSUPPORTED;
 }
 
 /* Under the lock, which it drops meanwhile. */
@@ -48,7 +51,7 @@ static void attempt(opener *o)
     o->words = words;
     o->code = code;
     o->made = made;
-    o->ended = o->made || !passes(code);
+    o->ended = o->made || is_hopeless(code);
     bell_ring(o->news);
     glue_ring(o->s);
 }
@@ -56,13 +59,15 @@ static void attempt(opener *o)
 static void *serve(void *arg)
 {
     opener *o = arg;
+    lapse_ns pause = FIRST_PAUSE;
     pthread_mutex_lock(&o->lock);
     while (!o->quit && !o->ended) {
         attempt(o);
         if (o->ended)
             break;
         pthread_mutex_unlock(&o->lock);
-        bell_wait(o->bell, PAUSE);
+        bell_wait(o->bell, pause);
+        pause = 2 * pause < LONGEST_PAUSE ? 2 * pause : LONGEST_PAUSE;
         pthread_mutex_lock(&o->lock);
     }
     pthread_mutex_unlock(&o->lock);

@@ -155,6 +155,16 @@ static int look_only(lua_State *L)
     return glue_finish(L, s, 0);
 }
 
+/* (scheduler, number) So many callbacks can start at once: what the next looks are for. */
+static int want(lua_State *L)
+{
+    scheduler *s = glue_self(L);
+    lua_Integer callbacks = luaL_checkinteger(L, 2);
+    if (s->lapse && callbacks != s->wanted && lapse_want(s->lapse, (unsigned)callbacks) == LAPSE_OK)
+        s->wanted = callbacks;
+    return 0;
+}
+
 /* (scheduler, order, verdict, delay or nil, error or nil) */
 typedef struct settlement {
     int64_t fence;
@@ -489,11 +499,8 @@ static int to_string(lua_State *L)
 /* -- Tables -- */
 
 const luaL_Reg glue_run_methods[] = {
-    {"begin", begin},
-    {"settle", settle},
-    {"begin_apart", begin_apart},
-    {"look", look_only},
-    {"settle_apart", settle_apart},
+    {"begin", begin}, {"settle", settle},  {"begin_apart", begin_apart},
+    {"want", want},   {"look", look_only}, {"settle_apart", settle_apart},
     {NULL, NULL},
 };
 

@@ -72,7 +72,8 @@ static int put_order(lua_State *L, scheduler *s, lapse_spec *spec, int callback,
 static int schedule(lua_State *L)
 {
     scheduler *s = glue_self_anew(L);
-    lua_settop(L, 4);
+    if (lua_gettop(L) != 4)
+        lua_settop(L, 4);
     lapse_spec spec = {.id = NULL};
     spec.id = glue_check_id(L, 2, &spec.id_len);
     spec.delay = glue_check_seconds(L, 3, "the delay");

@@ -29,13 +29,23 @@ static void insert_default(lua_State *L)
     lua_insert(L, 1);
 }
 
-scheduler *glue_self(lua_State *L)
+static scheduler *check_self(lua_State *L, glue_last *last)
 {
     if (lua_istable(L, lua_upvalueindex(UP_DEFAULT)))
         insert_default(L);
     if (!glue_is(L, 1, UP_SCHEDULER))
         glue_misuse(L, "call it with a colon, on a scheduler; got %s", luaL_typename(L, 1));
-    return lua_touserdata(L, 1);
+    scheduler *s = lua_touserdata(L, 1);
+    if (last)
+        last->scheduler = s;
+    return s;
+}
+
+scheduler *glue_self(lua_State *L)
+{
+    glue_last *last = lua_touserdata(L, lua_upvalueindex(UP_LAST));
+    scheduler *s = lua_touserdata(L, 1);
+    return s && last && last->scheduler == s ? s : check_self(L, last);
 }
 
 bool glue_revive(lua_State *L, scheduler *s)
@@ -43,6 +53,7 @@ bool glue_revive(lua_State *L, scheduler *s)
     if (s->hosted || lapse_after_fork(s->lapse) < 0)
         return false;
     slots_forget(L, &s->slots);
+    s->kept = 0;
     glue_forget_events(s);
     s->depth = 0;
     glue_restore_handlers(L, s);
@@ -322,6 +333,7 @@ static void forget(lua_State *L, scheduler *s)
     s->lapse = NULL;
     slots_forget(L, &s->slots);
     slots_close(&s->slots);
+    s->kept = 0;
     glue_forget_handlers(L, s);
     glue_forget_events(s);
     free(s->runs);
@@ -369,6 +381,9 @@ static int close_scheduler(lua_State *L)
 static int collect(lua_State *L)
 {
     scheduler *s = lua_touserdata(L, 1);
+    glue_last *last = lua_touserdata(L, lua_upvalueindex(UP_LAST));
+    if (last->scheduler == s)
+        last->scheduler = NULL;
     close_threads(s);
     if (s->lapse) {
         glue_unwind(s, 0, LAPSE_GIVE_BACK, NULL);

@@ -100,12 +100,14 @@ static void use(slots *s, uint32_t number, const void *function)
 
 uint32_t slots_anchor(lua_State *L, slots *s, int callback)
 {
-    const void *function = lua_isfunction(L, callback) ? lua_topointer(L, callback) : NULL;
+    const void *function = lua_topointer(L, callback);
     uint32_t number = function ? find(s, function) : 0;
     if (number) {
         cell_of(s, number)->users++;
         return number;
     }
+    if (!lua_isfunction(L, callback))
+        function = NULL;
     number = next_number(s);
     if (!number)
         return 0;
@@ -126,6 +128,11 @@ uint32_t slots_number(const void *arg)
 {
     const slot_page *page = page_of(arg);
     return page->first + (uint32_t)((const slot_cell *)arg - page->cells);
+}
+
+void slots_use(void *arg)
+{
+    ((slot_cell *)arg)->users++;
 }
 
 void slots_release(void *arg)

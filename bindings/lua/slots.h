@@ -30,6 +30,9 @@ uint32_t slots_anchor(lua_State *L, slots *s, int callback);
 void *slots_arg(const slots *s, uint32_t number);
 uint32_t slots_number(const void *arg);
 
+/* One order more for a callback that is anchored, by its `arg`. */
+void slots_use(void *arg);
+
 /* The lapse_release of every order: notes that its callback is to be let go of. */
 void slots_release(void *arg);
 

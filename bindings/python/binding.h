@@ -137,18 +137,35 @@ static inline PyObject *call_method(binding_state *state, PyObject *object, bind
     return PyObject_CallMethodObjArgs(object, state->names[name], NULL);
 }
 
-/* The member of lapse.Fate; a new reference. */
-PyObject *fate_object(binding_state *state, int fate);
+PyObject *find_fate(binding_state *state, int fate);
 
-/* Sort the arguments of a fast call into `out` by `names`; what is not given is NULL.
- * The first `required` must be given. 0 or -1 with a TypeError. */
+/* The member of lapse.Fate; a new reference. */
+static inline PyObject *fate_object(binding_state *state, int fate)
+{
+    bool known = fate >= 0 && fate < FATE_COUNT && state->fates[fate];
+    return known ? Py_NewRef(state->fates[fate]) : find_fate(state, fate);
+}
+
+/* The parameters of a fast call; the first `required` must be given. */
 typedef struct signature {
     const char *function;
     const binding_name *names;
     int count, required;
 } signature;
 
-int take_arguments(binding_state *state, const signature *sig, PyObject *const *args,
-                   Py_ssize_t given, PyObject *keywords, PyObject **out);
+int take_any_arguments(binding_state *state, const signature *sig, PyObject *const *args,
+                       Py_ssize_t given, PyObject *keywords, PyObject **out);
+
+/* Sort the arguments of a fast call into `out` by `names`; what is not given is NULL. 0 or -1
+ * with a TypeError. */
+static inline int take_arguments(binding_state *state, const signature *sig, PyObject *const *args,
+                                 Py_ssize_t given, PyObject *keywords, PyObject **out)
+{
+    if (keywords || given < sig->required || given > sig->count)
+        return take_any_arguments(state, sig, args, given, keywords, out);
+    for (int i = 0; i < sig->count; i++)
+        out[i] = i < given ? args[i] : NULL;
+    return 0;
+}
 
 #endif

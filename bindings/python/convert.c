@@ -343,11 +343,6 @@ int convert_queue(binding_state *state, PyObject *value, text *out)
     return -1;
 }
 
-void text_done(text *t)
-{
-    Py_CLEAR(t->owner);
-}
-
 bool text_holds_nul(const text *t)
 {
     return t->len && memchr(t->bytes, 0, t->len);

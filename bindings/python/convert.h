@@ -51,7 +51,10 @@ int convert_id(binding_state *state, PyObject *value, text *out);
 /* A queue's name: as an id, but without NUL; None (or NULL) gives bytes == NULL. */
 int convert_queue(binding_state *state, PyObject *value, text *out);
 
-void text_done(text *t);
+static inline void text_done(text *t)
+{
+    Py_CLEAR(t->owner);
+}
 
 /* Whether a C string would end before the text does. */
 bool text_holds_nul(const text *t);

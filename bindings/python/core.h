@@ -110,15 +110,16 @@ lapse_ns core_slice(const core *c, lapse_ns deadline);
 /* result = call, without the GIL when the store may block. */
 #define CORE_CALL(c, result, call)                                                                 \
     do {                                                                                           \
-        PyThreadState *gil_ = NULL;                                                                \
         if ((c)->may_block) {                                                                      \
             core_enter(c);                                                                         \
-            gil_ = PyEval_SaveThread();                                                            \
-        }                                                                                          \
-        (result) = (call);                                                                         \
-        if (gil_) {                                                                                \
+            PyThreadState *gil_ = PyEval_SaveThread();                                             \
+            (result) = (call);                                                                     \
             PyEval_RestoreThread(gil_);                                                            \
             core_leave(c);                                                                         \
+        } else {                                                                                   \
+            slots_enter(&(c)->slots);                                                              \
+            (result) = (call);                                                                     \
+            slots_leave(&(c)->slots);                                                              \
         }                                                                                          \
     } while (0)
 

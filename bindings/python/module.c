@@ -66,7 +66,7 @@ int binding_link(binding_state *state)
     return 0;
 }
 
-PyObject *fate_object(binding_state *state, int fate)
+PyObject *find_fate(binding_state *state, int fate)
 {
     if (fate < 0 || fate >= FATE_COUNT || binding_link(state)) {
         if (!PyErr_Occurred())
@@ -109,8 +109,8 @@ static int take_keywords(binding_state *state, const signature *sig, PyObject *c
     return 0;
 }
 
-int take_arguments(binding_state *state, const signature *sig, PyObject *const *args,
-                   Py_ssize_t given, PyObject *keywords, PyObject **out)
+int take_any_arguments(binding_state *state, const signature *sig, PyObject *const *args,
+                       Py_ssize_t given, PyObject *keywords, PyObject **out)
 {
     if (given > sig->count) {
         PyErr_Format(PyExc_TypeError, "%s() takes at most %d arguments (%zd given)", sig->function,

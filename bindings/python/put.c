@@ -4,8 +4,6 @@
 #include "put.h"
 #include "handle.h"
 
-#include <string.h>
-
 /* Of a code object's co_flags; the stable ABI has no names for them. */
 #define IS_GENERATOR 0x20
 #define IS_COROUTINE 0x80
@@ -194,7 +192,10 @@ static int prepare_consumer(binding_state *state, core *c, const put_arguments *
 
 int put_prepare(binding_state *state, core *c, const put_arguments *given, bool absolute, put *out)
 {
-    memset(out, 0, sizeof *out);
+    out->spec = (lapse_spec){.id = NULL};
+    out->id = out->queue = (text){.bytes = NULL};
+    out->payload.obj = NULL;
+    out->slot = NULL;
     if (!prepare_plain(state, given, absolute, out) && !prepare_payload(given->payload, out) &&
         !prepare_consumer(state, c, given, out))
         return 0;

@@ -138,13 +138,24 @@ void slots_give(slots *t, slot *s)
     give(t, s, 1);
 }
 
-/* The first of several puts it on the list; it stays there until the list is drained. */
+/* Whether this thread holds the GIL now, as far as is known. */
+static bool keeps_gil(slots *t)
+{
+    return atomic_load_explicit(&t->inside, memory_order_relaxed) == pthread_self();
+}
+
+/* The first of several puts it on the list; it stays there until the list is drained. The
+ * last order always goes that way: no reference is dropped inside the core. */
 void slots_release(void *arg)
 {
     slot *s = arg;
+    slots *t = chunk_of(s)->owner;
+    if (keeps_gil(t) && s->orders > 1) {
+        s->orders--;
+        return;
+    }
     if (atomic_fetch_add_explicit(&s->back, 1, memory_order_acq_rel))
         return;
-    slots *t = chunk_of(s)->owner;
     slot *head = atomic_load_explicit(&t->returned, memory_order_relaxed);
     do
         s->next = head;

@@ -6,13 +6,15 @@
  * memory here that is not in the cache. A slot is taken before the order is scheduled. When
  * the core releases it, on whatever thread and with or without the GIL, it is only counted
  * and put on a list; the next call of the binding that holds the GIL drops the reference
- * after the last. No Python object exists per order, and the collector sees one owner: the
+ * after the last. In a call that keeps the GIL (slots_enter) one of several is just taken off
+ * the count. No Python object exists per order, and the collector sees one owner: the
  * Scheduler. */
 #ifndef LAPSE_PYTHON_SLOTS_H
 #define LAPSE_PYTHON_SLOTS_H
 
 #include "binding.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 typedef struct slot {
@@ -32,6 +34,7 @@ typedef struct slots {
     unsigned pinned;            /* while above 0 no chunk is freed */
     slot *recent[SLOTS_RECENT]; /* the last one taken, by its callable's address */
     _Atomic(slot *) returned;   /* released by the core, from any thread */
+    _Atomic(pthread_t) inside;  /* the thread that calls the core with the GIL, or 0 */
 } slots;
 
 /* A slot that holds `callback` for one order more, or NULL with MemoryError. */
@@ -42,6 +45,17 @@ void slots_give(slots *t, slot *s);
 
 /* Drop what the core has released since the last call. Runs finalizers. */
 static inline void slots_drain(slots *t);
+
+/* Around a call into the core that keeps the GIL and calls no Python code. */
+static inline void slots_enter(slots *t)
+{
+    atomic_store_explicit(&t->inside, pthread_self(), memory_order_relaxed);
+}
+
+static inline void slots_leave(slots *t)
+{
+    atomic_store_explicit(&t->inside, 0, memory_order_relaxed);
+}
 
 /* A lapse_release: may be called on any thread, with the GIL or without. */
 void slots_release(void *arg);

@@ -542,7 +542,7 @@ int lapse_begin(lapse *s, lapse_ns until, const lapse_order **order, lapse_callb
         if (found == LP_CLAIM_ONE)
             show_claim(c, order, fn, arg);
         else if (found == LP_CLAIM_NONE)
-            found = lp_end_look(s, false);
+            found = lp_end_look(s, until, false);
         bool watch = lp_must_watch(s, now);
         lp_leave(s);
         lp_finish(s, &t);
@@ -671,20 +671,24 @@ static size_t run_due(lapse *s, lapse_ns until, size_t max, const sigset_t *mask
     return ran;
 }
 
-/* Under a manual clock the driver does now what it has to: whether it found something. */
-static bool look_again(lapse *s, bool in_pass)
+/* Under a manual clock the driver does now what it has to: whether something can start by
+ * `until`. It may have found that after the last look, before the lock was taken again. */
+static bool look_again(lapse *s, lapse_ns until, bool in_pass)
 {
-    if (!s->driver || s->driver->ready)
+    const lp_driver *d = s->driver;
+    if (!d)
         return false;
-    lp_driver_looked(s->driver, in_pass);
-    if (s->options.clock)
-        lp_driver_settle(s);
-    return s->options.clock && s->driver->ready;
+    if (!d->ready) {
+        lp_driver_looked(s->driver, in_pass);
+        if (s->options.clock)
+            lp_driver_settle(s);
+    }
+    return s->options.clock && d->ready && d->ready->due <= until;
 }
 
-int lp_end_look(lapse *s, bool in_pass)
+int lp_end_look(lapse *s, lapse_ns until, bool in_pass)
 {
-    if (look_again(s, in_pass))
+    if (look_again(s, until, in_pass))
         return LP_CLAIM_MORE;
     lp_announce(s, lp_engine_now(s));
     lp_host_looked(s);
@@ -694,10 +698,10 @@ int lp_end_look(lapse *s, bool in_pass)
 
 /* Leave the descriptor of a host's loop as it should be after a pass; whether it turned
  * out that there is more. */
-static int end_pass(lapse *s, bool *more)
+static int end_pass(lapse *s, lapse_ns until, bool *more)
 {
     pthread_mutex_lock(&s->lock);
-    *more = !s->stopped && lp_end_look(s, true) == LP_CLAIM_MORE;
+    *more = !s->stopped && lp_end_look(s, until, true) == LP_CLAIM_MORE;
     bool stopped = s->stopped, watch = lp_must_watch(s, lp_engine_now(s));
     if (stopped)
         lp_wake_at(s->host.fd, LAPSE_FOREVER); /* It has told the host. */
@@ -723,7 +727,7 @@ int64_t lapse_process(lapse *s, size_t max)
         if (found == LAPSE_EFORKED)
             return lp_fail(found, "a callback forked and returned in the child: the orders there "
                                   "are the parent's");
-        code = end_pass(s, &more);
+        code = end_pass(s, until, &more);
     } while (more && (max == 0 || ran < max) && found == LP_CLAIM_NONE);
     pthread_mutex_lock(&s->lock);
     s->inside--;

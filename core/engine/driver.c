@@ -128,6 +128,8 @@ void lp_driver_give_back(lp_driver *d, lp_loan *l)
         lp_queue_refund(q);
     l->settlement = (lp_job){.op = LP_AGAIN,
                              .kind = KIND_SETTLEMENT,
+                             .id = l->id,
+                             .id_len = l->id_len,
                              .row = l->row,
                              .fence = l->fence,
                              .due = l->due,
@@ -209,7 +211,7 @@ lp_queue *lp_driver_queue(lp_driver *d, const char *name)
 static unsigned push_demand(const lp_driver *d)
 {
     const lapse *s = d->s;
-    unsigned wanted = s->waiting[LP_PUSH] + (d->host_wants ? 1 : 0);
+    unsigned wanted = s->waiting[LP_PUSH] + d->host_wants;
     return s->stopped || wanted <= d->ready_count ? 0 : wanted - d->ready_count;
 }
 
@@ -546,6 +548,8 @@ static void plan_renewals(lp_driver *d, lapse_ns now)
             continue;
         l->renewal = (lp_job){.op = LP_RENEW,
                               .kind = KIND_RENEWAL,
+                              .id = l->id,
+                              .id_len = l->id_len,
                               .row = l->row,
                               .fence = l->fence,
                               .lease = d->s->options.lease};
@@ -581,7 +585,7 @@ static void give_back_idle(lp_driver *d, lapse_ns now)
         lp_loan *l = d->ready;
         lp_driver_remove_ready(d, l);
         lp_driver_give_back(d, l);
-        d->host_wants = false;
+        d->host_wants = 0;
     }
 }
 
@@ -921,11 +925,18 @@ static void fail_job(lp_driver *d, lp_job *job, int code, lapse_ns now)
     end_job(d, job, now);
 }
 
+/* Shorter by up to a quarter: those who lost one server do not all come back at the same instant. */
+static lapse_ns spread_out(lapse_ns pause)
+{
+    uint64_t bits = (uint64_t)lp_clock_monotonic() * UINT64_C(0x9E3779B97F4A7C15);
+    return pause - (lapse_ns)((bits >> 32) % (uint64_t)(pause / 4));
+}
+
 static void fail_turn(lp_driver *d, int code, lapse_ns now)
 {
     lp_plan *p = &d->plan;
     d->backoff = d->backoff ? earlier(2 * d->backoff, BACKOFF_MAX) : BACKOFF_MIN;
-    d->retry_at = lp_add_ns(lp_clock_monotonic(), d->backoff);
+    d->retry_at = lp_add_ns(lp_clock_monotonic(), spread_out(d->backoff));
     d->offline_code = code;
     note_link(d, code, now);
     for (size_t i = p->job_count; i-- > 0;) /* Backwards: `again` is a stack. */
@@ -944,6 +955,21 @@ static void fail_turn(lp_driver *d, int code, lapse_ns now)
     d->dirty = true;
 }
 
+/* What the store has put off comes first in the next turn, in the order in which it was asked. */
+static void ask_once_more(lp_driver *d)
+{
+    for (size_t i = d->plan.job_count; i-- > 0;) {
+        lp_job *job = d->plan.jobs[i];
+        if (!job || !job->later)
+            continue;
+        lp_call *c = (lp_call *)job;
+        if (c->withdrawn)
+            restore_ready(d, c->withdrawn);
+        c->withdrawn = NULL;
+        post_first(d, job);
+    }
+}
+
 static void end_turn(lp_driver *d, lp_loan *loans, lapse_ns now)
 {
     lp_plan *p = &d->plan;
@@ -953,8 +979,12 @@ static void end_turn(lp_driver *d, lp_loan *loans, lapse_ns now)
     }
     for (size_t i = 0; i < p->job_count; i++) {
         p->ended = i + 1;
+        if (p->jobs[i]->later)
+            continue;
         end_job(d, p->jobs[i], now);
+        p->jobs[i] = NULL; /* It may be gone. */
     }
+    ask_once_more(d);
     note_refused(d);
     note_next(d, now);
     pass_on_loans(d, loans, now);
@@ -1181,6 +1211,7 @@ int lp_driver_open(lapse *s, const lp_durable_ops *ops, lp_store_config *config,
     d->answered_end = &d->answered;
     d->push_next = d->take_next = d->poll_at = LAPSE_FOREVER;
     d->offline_since = LAPSE_FOREVER;
+    d->host_most = 1;
     config->lease = config->lease ? config->lease : LAPSE_SECONDS(30);
     int code = set_up(d, config);
     if (code == LAPSE_OK && config->lease < LEASE_MIN)

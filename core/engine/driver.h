@@ -89,10 +89,12 @@ typedef struct lp_driver {
     lapse_ns push_next; /* when the next order can be claimed for a callback, and */
     lapse_ns take_next; /* for one of `takes`; as of the last turn */
     lapse_ns poll_at;   /* when to look without a reason */
-    bool host_loops, host_wants, has_waited;
-    bool host_polls;  /* it has polled, got nothing, and is to be told */
-    bool host_told;   /* and was */
-    lapse_ns turn_at; /* what time the store was told */
+    bool host_loops, has_waited;
+    unsigned host_wants; /* callbacks that a host has looked for and not started */
+    unsigned host_most;  /* so many it wants when it looks: lapse_want */
+    bool host_polls;     /* it has polled, got nothing, and is to be told */
+    bool host_told;      /* and was */
+    lapse_ns turn_at;    /* what time the store was told */
 
     lapse_ns offline_since;     /* engine's clock; LAPSE_FOREVER: it is not */
     lapse_ns backoff, retry_at; /* after a turn that failed; lp_clock_monotonic */

@@ -302,6 +302,8 @@ static void post_settlement(lapse *s, lp_request *r, lapse_ns now)
     bool pass = l->called && r->due <= now;
     l->settlement = (lp_job){.op = op,
                              .kind = KIND_SETTLEMENT,
+                             .id = l->id,
+                             .id_len = l->id_len,
                              .row = l->row,
                              .fence = l->fence,
                              .due = r->due,
@@ -434,7 +436,7 @@ static int claim(lp_store *store, lp_side side, lp_queue *queue, lapse_ns until,
         return LP_CLAIM_NONE;
     lp_driver_remove_ready(d, l);
     lp_driver_start(d, l);
-    d->host_wants = false;
+    d->host_wants -= d->host_wants > 0;
     fill_claim(d->s, c, l, lp_driver_queue(d, l->queue));
     return LP_CLAIM_ONE;
 }
@@ -620,8 +622,10 @@ int64_t lp_driver_ask_claim(lapse *s, const lp_claim *claim, int op, lapse_ns le
 {
     const lp_loan *l = loan_of(claim);
     int code;
-    lp_call *c = new_call(op, 0, 0);
+    lp_call *c = new_call(op, l->id_len + 1, 0);
     if (c) {
+        c->job.id = memcpy(c->bytes, l->id, l->id_len + 1); /* The loan may be gone first. */
+        c->job.id_len = l->id_len;
         c->job.row = l->row;
         c->job.fence = l->fence;
         c->job.lease = lease;
@@ -695,17 +699,19 @@ void lp_driver_waited_for(lp_driver *d)
 {
     d->has_waited = true;
     if (!d->host_loops)
-        d->host_wants = false; /* It waits now, and wants no more than one. */
+        d->host_wants = 0; /* It waits now, and wants no more than one. */
     lp_driver_wake(d);
 }
 
 void lp_driver_looked(lp_driver *d, bool in_pass)
 {
     bool only_waits = d->has_waited && !d->host_loops && !d->s->options.clock && !in_pass;
-    if (d->host_wants || d->ready || only_waits)
+    if (d->ready || only_waits)
         return;
-    d->host_wants = true;
-    lp_driver_poke(d);
+    bool more = d->host_wants < d->host_most;
+    d->host_wants = d->host_most;
+    if (more)
+        lp_driver_poke(d);
 }
 
 void lp_driver_polled(lp_driver *d, bool in_vain)

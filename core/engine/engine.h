@@ -181,9 +181,10 @@ void lp_unbook(lapse *s, const struct lp_job *settlement, lp_queue *q);
  * booked of it, if anything was, is not so. Under the lock. */
 void lp_book_ended(lapse *s, const struct lp_job *booked, lp_queue *q, bool cancelled);
 
-/* After a look for due callbacks that found none, in lapse_process or by lapse_begin. LP_CLAIM_NONE; or LP_CLAIM_MORE: the
- * driver has found some since. Under the lock, which it may drop meanwhile. */
-int lp_end_look(lapse *s, bool in_pass);
+/* After a look for callbacks due by `until` that found none, in lapse_process or by lapse_begin.
+ * LP_CLAIM_NONE; or LP_CLAIM_MORE: the driver has found some since. Under the lock, which it may
+ * drop meanwhile. */
+int lp_end_look(lapse *s, lapse_ns until, bool in_pass);
 
 /* Tell the host's hook of an error. Without the lock. */
 void lp_report(lapse *s, const lapse_order *order, const char *error);

@@ -195,6 +195,20 @@ void lp_tell_settled(lapse *s)
         pthread_cond_broadcast(&s->settled);
 }
 
+int lapse_want(lapse *s, unsigned callbacks)
+{
+    if (callbacks < 1 || callbacks > LAPSE_WANT_MAX)
+        return lp_fail(LAPSE_EINVAL, "lapse_want: %u callbacks: it is 1 to %d", callbacks,
+                       LAPSE_WANT_MAX);
+    int code = lp_enter(s);
+    if (code < 0)
+        return code;
+    if (s->driver)
+        s->driver->host_most = callbacks;
+    lp_leave(s);
+    return LAPSE_OK;
+}
+
 int lapse_fd(lapse *s)
 {
     int code = lp_enter(s);

@@ -488,6 +488,13 @@ LAPSE_API int lapse_wait(lapse *s, lapse_ns timeout);
 LAPSE_API int lapse_begin(lapse *s, lapse_ns until, const lapse_order **order, lapse_callback *fn,
                           void **arg);
 
+/* For such a host on a durable store: `callbacks` can start at once here (1 to
+ * LAPSE_WANT_MAX; 1 until it is said). Whenever lapse_begin or lapse_timeout finds that nothing
+ * has been claimed yet, up to so many are claimed together. Those that are not begun soon are
+ * other consumers' again. LAPSE_EINVAL, LAPSE_EFORKED. */
+#define LAPSE_WANT_MAX 1000
+LAPSE_API int lapse_want(lapse *s, unsigned callbacks);
+
 /* The scheduler's clock: nanoseconds of CLOCK_BOOTTIME, or of its manual clock. */
 LAPSE_API lapse_ns lapse_now(const lapse *s);
 

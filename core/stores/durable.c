@@ -55,7 +55,7 @@ static void begin(lp_job *j)
 {
     j->answer = 0;
     j->detail = j->of_queue = NULL;
-    j->died = j->replaced = false;
+    j->died = j->replaced = j->later = false;
     j->running_fence = 0;
     if (walks(j))
         j->row = (int64_t)*j->cursor;

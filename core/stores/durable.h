@@ -23,11 +23,11 @@
 #include "stores/store.h"
 
 /* What can be asked of a durable store beyond lp_op's first ones. LP_END, LP_AGAIN, LP_DIE
- * and the ops below that name a claim do so by `row` and `fence`, and answer LAPSE_ESTALE
- * and change nothing unless the row is held with just this fence. */
+ * and the ops below that name a claim do so by `row` or `id`, and `fence`, and answer
+ * LAPSE_ESTALE and change nothing unless the row is held with just this fence. */
 typedef enum lp_durable_op {
-    LP_RENEW = LP_LOSE + 1, /* row, fence: the lease lasts until now + `lease` */
-    LP_HOLDS,               /* row, fence: 1 while the lease has not ended, else 0 */
+    LP_RENEW = LP_LOSE + 1, /* row, id, fence: the lease lasts until now + `lease` */
+    LP_HOLDS,               /* row, id, fence: 1 while the lease has not ended, else 0 */
     LP_LIST,                /* cursor, states, infos, max: as lp_store_ops.list */
     LP_COUNT,               /* counts: of all; `queue` not NULL: of this one */
     LP_QUEUES,              /* cursor, infos, max: names of queues, in infos[].queue */
@@ -70,6 +70,8 @@ typedef struct lp_job {
     int64_t answer;
     char *detail;
     bool replaced, died;
+    bool later;            /* LP_SCHEDULE and what has an id: not asked, somebody was in the way.
+                              It is asked in the next turn, before all that came after it */
     char *of_queue;        /* of the order that LP_CANCEL has cancelled, or that `died`: from
                               malloc; NULL without memory */
     int64_t running_fence; /* who holds the order: LP_CANCEL answered LAPSE_FATE_RUNNING, or

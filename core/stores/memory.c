@@ -16,10 +16,10 @@ static void answer(memory *m, lp_request *r, uint64_t hash, lapse_ns now)
         r->answer = lp_memory_schedule(m, r, hash, now);
         return;
     case LP_CANCEL:
-        r->answer = lp_memory_cancel(m, r, now);
+        r->answer = lp_memory_cancel(m, r, hash, now);
         return;
     case LP_RESCHEDULE:
-        r->answer = lp_memory_reschedule(m, r, now);
+        r->answer = lp_memory_reschedule(m, r, hash, now);
         return;
     case LP_GET:
         r->answer = lp_memory_get(m, r, now);
@@ -45,9 +45,11 @@ static void answer(memory *m, lp_request *r, uint64_t hash, lapse_ns now)
     }
 }
 
+/* Of a request about an order that is looked for by its id. */
 static uint64_t hash_of(const memory *m, const lp_request *r)
 {
-    return r->op == LP_SCHEDULE ? lp_hash(r->id, r->id_len, m->seed) : 0;
+    bool by_id = r->op == LP_SCHEDULE || r->op == LP_CANCEL || r->op == LP_RESCHEDULE;
+    return by_id ? lp_memory_hash_of(m, r) : 0;
 }
 
 /* Of several, hashes first and loads what their schedules will look at, so that the cache

@@ -170,6 +170,7 @@ static inline lapse_ns lp_memory_due(const order *o)
 
 char *lp_memory_id(order *o);
 uint64_t lp_memory_hash(const memory *m, order *o);
+uint64_t lp_memory_hash_of(const memory *m, const lp_request *r);
 uint32_t lp_memory_find(const memory *m, uint64_t hash, const char *id, size_t len);
 uint32_t lp_memory_search(const memory *m, uint64_t hash, const char *id, size_t len,
                           const lp_index_entry **place);
@@ -223,8 +224,8 @@ void lp_memory_die(memory *m, lp_request *r, uint32_t index, extra *x, lapse_cal
 /* -- memory_change.c, memory_claim.c, memory_look.c -- */
 
 int64_t lp_memory_schedule(memory *m, lp_request *r, uint64_t hash, lapse_ns now);
-int64_t lp_memory_cancel(memory *m, lp_request *r, lapse_ns now);
-int64_t lp_memory_reschedule(memory *m, lp_request *r, lapse_ns now);
+int64_t lp_memory_cancel(memory *m, lp_request *r, uint64_t hash, lapse_ns now);
+int64_t lp_memory_reschedule(memory *m, lp_request *r, uint64_t hash, lapse_ns now);
 int64_t lp_memory_requeue(memory *m, lp_request *r, lapse_ns now);
 int64_t lp_memory_purge(memory *m, lp_request *r);
 

@@ -7,12 +7,11 @@
 
 #include "base/error.h"
 #include "stores/memory.h"
-#include "timer/hash.h"
 
 /* The newest order of a request's id, or LP_NONE. */
 static uint32_t find(const memory *m, const lp_request *r)
 {
-    return lp_memory_find(m, lp_hash(r->id, r->id_len, m->seed), r->id, r->id_len);
+    return lp_memory_find(m, lp_memory_hash_of(m, r), r->id, r->id_len);
 }
 
 static bool waits(const order *o)
@@ -104,36 +103,50 @@ static int64_t accept_order(memory *m, lp_request *r, uint32_t index, lapse_ns n
     return o->generation;
 }
 
-/* A record for the request, found by its id unless `old` is; LP_NONE without memory. */
-static uint32_t make_order(memory *m, const lp_request *r, const queue *q, uint32_t old,
-                           uint64_t hash, const lp_index_entry *place)
+/* The queue of a request, and a record that waits for its name; *index is LP_NONE with an
+ * error. */
+static int make_order(memory *m, const lp_request *r, queue **q, uint32_t *index)
 {
-    if (lp_memory_make_room(m, r->spec->fn ? LP_PUSH : LP_PULL) < 0)
-        return LP_NONE;
-    uint32_t index = lp_memory_make(m, r->id, r->id_len, r->spec, q);
-    if (index != LP_NONE && old == LP_NONE && lp_index_add_at(&m->index, hash, index, place) < 0) {
-        lp_memory_unmake(m, index);
-        index = LP_NONE;
-    }
-    return index;
+    int code = LAPSE_OK;
+    *index = LP_NONE;
+    *q = m->queues[0];
+    if (r->spec->queue && *r->spec->queue)
+        code = lp_memory_make_queue(m, r->spec->queue, q);
+    if (code == LAPSE_OK)
+        code = lp_memory_make_room(m, r->spec->fn ? LP_PUSH : LP_PULL);
+    if (code == LAPSE_OK)
+        *index = lp_memory_make(m, r->id, r->id_len, r->spec, *q);
+    return code == LAPSE_OK && *index == LP_NONE ? lp_fail_memory() : code;
 }
 
+/* Undo it for an order that is refused; there were `queues` before. */
+static void unmake_order(memory *m, queue *q, uint32_t index, size_t queues)
+{
+    if (index != LP_NONE)
+        lp_memory_unmake(m, index);
+    if (m->queue_count > queues)
+        lp_memory_forget_queue(m, q);
+}
+
+/* The record is made while the memory of the index is on its way, before it is known whether the
+ * order is accepted. */
 int64_t lp_memory_schedule(memory *m, lp_request *r, uint64_t hash, lapse_ns now)
 {
+    lp_index_prefetch(&m->index, hash);
+    queue *q;
+    uint32_t index;
+    size_t queues = m->queue_count;
+    int made = make_order(m, r, &q, &index);
     const lp_index_entry *place;
     uint32_t old = lp_memory_search(m, hash, r->id, r->id_len, &place);
     int code = may_accept(m, r, old);
-    if (code < 0)
+    if (code == LAPSE_OK && made < 0)
+        code = made;
+    if (code == LAPSE_OK && old == LP_NONE && lp_index_add_at(&m->index, hash, index, place) < 0)
+        code = lp_fail_memory();
+    if (code < 0) {
+        unmake_order(m, q, index, queues);
         return code;
-    queue *q = m->queues[0];
-    if (r->spec->queue && *r->spec->queue)
-        code = lp_memory_make_queue(m, r->spec->queue, &q);
-    if (code < 0)
-        return code;
-    uint32_t index = make_order(m, r, q, old, hash, place);
-    if (index == LP_NONE) {
-        lp_memory_forget_queue(m, q);
-        return lp_fail_memory();
     }
     if (old != LP_NONE) {
         lp_index_replace(&m->index, hash, old, index);
@@ -152,20 +165,22 @@ static int64_t ended_fate(const memory *m, const order *o, lapse_ns now)
     return m->config.keep && now - ended <= m->config.keep ? LAPSE_FATE_DONE : LAPSE_FATE_UNKNOWN;
 }
 
-/* The order that a request names, or NULL. */
-static order *named(memory *m, const lp_request *r, uint32_t *index)
+/* The order that a request names and its place in the index, or NULL. */
+static order *named(memory *m, const lp_request *r, uint64_t hash, uint32_t *index,
+                    const lp_index_entry **place)
 {
-    *index = find(m, r);
+    *index = lp_memory_search(m, hash, r->id, r->id_len, place);
     if (*index == LP_NONE)
         return NULL;
     order *o = lp_memory_at(m, *index);
     return r->generation == LAPSE_ANY || r->generation == o->generation ? o : NULL;
 }
 
-int64_t lp_memory_cancel(memory *m, lp_request *r, lapse_ns now)
+int64_t lp_memory_cancel(memory *m, lp_request *r, uint64_t hash, lapse_ns now)
 {
     uint32_t index;
-    order *o = named(m, r, &index);
+    const lp_index_entry *place;
+    order *o = named(m, r, hash, &index, &place);
     if (!o)
         return LAPSE_FATE_UNKNOWN;
     if (lp_memory_state(o) == RUNNING) {
@@ -178,14 +193,19 @@ int64_t lp_memory_cancel(memory *m, lp_request *r, lapse_ns now)
     lp_memory_stop_waiting(m, index);
     o->node.due = lp_memory_due(o);
     lp_memory_leave_order(m, r, o);
+    if (!m->config.keep) { /* It goes from the index without another search. */
+        lp_index_remove_at(&m->index, hash, place);
+        o->node.state &= (uint8_t)~NAMED;
+    }
     lp_memory_end(m, index, now);
     return LAPSE_FATE_CANCELLED;
 }
 
-int64_t lp_memory_reschedule(memory *m, lp_request *r, lapse_ns now)
+int64_t lp_memory_reschedule(memory *m, lp_request *r, uint64_t hash, lapse_ns now)
 {
     uint32_t index;
-    order *o = named(m, r, &index);
+    const lp_index_entry *place;
+    order *o = named(m, r, hash, &index, &place);
     if (!o)
         return LAPSE_FATE_UNKNOWN;
     if (lp_memory_state(o) == RUNNING)

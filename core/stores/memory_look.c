@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "stores/memory.h"
-#include "timer/hash.h"
 
 enum { STEPS = 1024 }; /* records looked at in one call of lp_memory_list */
 
@@ -73,8 +72,7 @@ static bool is_over(const memory *m, const order *o, lapse_ns now)
 
 int64_t lp_memory_get(memory *m, lp_request *r, lapse_ns now)
 {
-    uint64_t hash = lp_hash(r->id, r->id_len, m->seed);
-    uint32_t index = lp_memory_find(m, hash, r->id, r->id_len);
+    uint32_t index = lp_memory_find(m, lp_memory_hash_of(m, r), r->id, r->id_len);
     if (index == LP_NONE || is_over(m, lp_memory_at(m, index), now))
         return lp_fail(LAPSE_EUNKNOWN, "no order %s is known", lp_text_quote(r->id, r->id_len));
     return lp_memory_look(m, lp_memory_at(m, index), r->info, now);

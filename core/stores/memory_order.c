@@ -48,6 +48,11 @@ uint64_t lp_memory_hash(const memory *m, order *o)
     return lp_hash(lp_memory_id(o), o->node.id_len, m->seed);
 }
 
+uint64_t lp_memory_hash_of(const memory *m, const lp_request *r)
+{
+    return lp_hash(r->id, r->id_len, m->seed);
+}
+
 typedef struct key {
     const memory *m;
     const char *id;

@@ -174,6 +174,22 @@ static void listen(postgresql_store *d)
     lp_postgresql_note_sockets(d);
 }
 
+/* A notification is "=" and the name of the queue in hexadecimal, or nothing when that is not
+ * known. */
+static void note_queue(postgresql_store *d, const char *words)
+{
+    char name[LAPSE_ID_MAX + 1];
+    size_t len = 0;
+    unsigned byte;
+    const char *hex = words + (*words == '=');
+    for (; len < sizeof name && sscanf(hex, "%2x", &byte) == 1; hex += 2)
+        name[len++] = (char)byte;
+    if (*words != '=' || *hex || memchr(name, '\0', len))
+        d->heads_old = true;
+    else
+        lp_postgresql_lower_head(d, name, len, INT64_MIN);
+}
+
 /* Whether anything was heard. */
 static bool hear(postgresql_store *d)
 {
@@ -182,10 +198,13 @@ static bool hear(postgresql_store *d)
     bool heard = false;
     if (!PQconsumeInput(d->listener)) {
         stop_listening(d);
+        d->heads_old = true;
         return true; /* What was missed meanwhile is looked for. */
     }
-    for (PGnotify *n; (n = PQnotifies(d->listener)); PQfreemem(n))
+    for (PGnotify *n; (n = PQnotifies(d->listener)); PQfreemem(n)) {
+        note_queue(d, n->extra);
         heard = true;
+    }
     return heard;
 }
 

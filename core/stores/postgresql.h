@@ -79,6 +79,8 @@ enum { IN_ORDERS = 1, IN_ENDED, IN_DEAD };
         " set_config('lock_timeout', $3, true) FROM @meta")                                        \
     X(KEEP, "l", "WITH u AS (UPDATE @meta SET keep = $1 WHERE keep <> $1 RETURNING keep)"          \
         " SELECT coalesce((SELECT keep FROM u), (SELECT keep FROM @meta))")                        \
+    X(PATIENCE, "s", "SELECT set_config('lock_timeout', $1, true)")                                \
+    X(ROOM_TRY, "", "SELECT pg_try_advisory_xact_lock('@order'::regclass::oid::bigint)")           \
     X(ROOM_LOCK, "", "SELECT pg_advisory_xact_lock('@order'::regclass::oid::bigint)")              \
     X(ROOM_COUNT, "ll", "SELECT set_config('lapse.room', ($1 - coalesce($2, (SELECT count(*)"      \
         " FROM (SELECT FROM @order LIMIT $1 + 1) o)))::text, true)")                               \
@@ -95,14 +97,14 @@ enum { IN_ORDERS = 1, IN_ENDED, IN_DEAD };
     X(PUT_LIMITED, "tbwbbolol",                                                                    \
         "SELECT * FROM @put_limited(" LP_WHEN ", $2, $3, $4, $5, $6, $7, $8, $9)")                 \
     X(CANCEL, "tbllw", "SELECT * FROM @cancel(" LP_WHEN ", $2, $3, $4, $5)")                       \
-    X(RESCHEDULE, "tbllww", "SELECT @reschedule(" LP_WHEN ", $2, $3, $4, $5, $6)")                 \
+    X(RESCHEDULE, "tbllww", "SELECT * FROM @reschedule(" LP_WHEN ", $2, $3, $4, $5, $6)")          \
     X(REQUEUE, "tblwol", "SELECT * FROM @requeue(" LP_WHEN ", $2, $3, $4, $5, $6)")                \
     X(PURGE, "bl", "WITH d AS (DELETE FROM @dead WHERE seq IN (SELECT seq FROM @dead"              \
         " WHERE ($1 IS NULL OR id = $1) AND ($2 = 0 OR generation = $2) ORDER BY seq LIMIT 1000)"  \
         " RETURNING 1) SELECT count(*) FROM d")                                                    \
     X(END, "tLwo", "WITH d AS (DELETE FROM @order WHERE fence = ANY($2) RETURNING *),"             \
         LP_REMEMBER("$3") " SELECT fence, CASE WHEN $4 THEN @room(1) END FROM d")            \
-    X(AGAIN, "tlwwow", "SELECT @again(" LP_WHEN ", $2, $3, $4, $5, $6)")                           \
+    X(AGAIN, "tlwwow", "SELECT * FROM @again(" LP_WHEN ", $2, $3, $4, $5, $6)")                    \
     X(DIE, "tlibowl", "SELECT * FROM @die(" LP_WHEN ", $2, $3, $4, $5, $6, $7)")                   \
     X(RENEW, "tlw", "UPDATE @order SET at = " LP_WHEN " + $3 WHERE fence = $2 RETURNING 1")        \
     X(HOLDS, "tl", "SELECT at > " LP_WHEN " FROM @order WHERE fence = $2")                         \
@@ -127,8 +129,10 @@ enum { IN_ORDERS = 1, IN_ENDED, IN_DEAD };
         " ORDER BY o.at, o.seq LIMIT 1) w),"                                                       \
         " pg_total_relation_size('@order')")                                                       \
     X(QUEUES, "o", "SELECT @queues($1)")                                                           \
-    X(CLAIM, "twBtio", "SELECT * FROM @claim(" LP_WHEN ", $2, $3, $4, $5, $6)")                    \
-    X(HINT, "tbws", "SELECT pg_notify($4, '') WHERE NOT EXISTS (SELECT FROM @order"                \
+    X(HEADS, "", "SELECT * FROM @heads()")                                                         \
+    X(CLAIM, "twBtlio", "SELECT * FROM @claim(" LP_WHEN ", $2, $3, $4, $5, $6, $7)")               \
+    X(HINT, "tbws", "SELECT pg_notify($4, coalesce('=' || encode($2, 'hex'), ''))"                 \
+        " WHERE NOT EXISTS (SELECT FROM @order"                                                    \
         " WHERE queue = $2 AND at >= " LP_WHEN " - interval '1 second' AND at < " LP_WHEN " + $3)")
 /* clang-format on */
 
@@ -252,16 +256,35 @@ PGresult *lp_postgresql_exec(PGconn *conn, const char *sql, lapse_ns limit);
 /* Whether the tables are of this version; makes or migrates them when `may_migrate`. */
 int lp_postgresql_schema(const session *s, const char *schema, bool may_migrate);
 
-/* -- The store: postgresql.c, postgresql_turn.c, _jobs.c, _claim.c, _look.c -- */
+/* -- postgresql_rights.c -- */
+
+/* Whether the role may use the tables; and whether it may make or change them. */
+int lp_postgresql_check_rights(const session *s, const char *schema);
+int lp_postgresql_check_maker(const session *s, const char *schema);
+
+/* -- The store: postgresql.c, postgresql_turn.c, _room.c, _jobs.c, _claim.c,
+ * _heads.c, _look.c -- */
 
 enum { FLOORS = 32, HINTS = 8, WARNINGS = 5 };
+
+/* A place in the order of claiming. */
+typedef struct place_of {
+    int64_t at, seq;
+} place_of;
 
 /* From where on a want of these queues looks: what is before it was claimed, or is not there. */
 typedef struct floor_of {
     uint64_t want; /* a hash of its queues */
-    int64_t at;
+    place_of from;
     lapse_ns widened; /* when it was looked from the very first on; monotonic */
 } floor_of;
+
+/* A queue that has orders, and when the first can be claimed, as far as it is known here:
+ * INT64_MIN: look; INT64_MAX: there is none. */
+typedef struct head {
+    char *name;
+    int64_t at;
+} head;
 
 typedef struct hint {
     const char *queue;
@@ -290,13 +313,15 @@ typedef struct postgresql_store {
     lapse_ns clock_now; /* and the scheduler's then */
     int64_t orders;     /* pending and held, when it was counted; -1: unknown */
     lapse_ns counted_at, count_took; /* monotonic */
+    lapse_ns room_since; /* others hold the lock of max_pending; monotonic; 0: they do not */
     char warnings[WARNINGS][320];
     int warning_count;
     uint64_t dead_dropped;
     floor_of floors[FLOORS];
-    char **queues; /* names of all there are, for who wants all but some */
-    size_t queue_count;
-    lapse_ns queues_at; /* when they were read; monotonic; 0: never */
+    head *heads; /* by name, for who wants all queues but some */
+    size_t head_count, head_room;
+    lapse_ns heads_at, heads_took; /* when all were read; monotonic; 0: never */
+    bool heads_old;                /* something was put into a queue that is not known */
 } postgresql_store;
 
 /* A turn while it is taken. */
@@ -304,12 +329,15 @@ typedef struct work {
     postgresql_store *d;
     session *s;
     lp_turn *t;
-    bool limited;    /* room is counted in this transaction */
-    bool backwards;  /* rows are locked from the last to the first */
-    bool wide;       /* claims look from the very first on */
-    int64_t clock;   /* of the server, from START on */
-    lp_loan **end;   /* of t->loans */
-    unsigned pushed; /* claimed for pushed wants */
+    bool limited;         /* room is counted in this transaction */
+    bool room_busy;       /* others hold the lock for that, and it was waited for */
+    bool got_room;        /* we hold it */
+    const char *patience; /* the lock_timeout of this transaction */
+    bool backwards;       /* rows are locked from the last to the first */
+    bool wide;            /* claims look from the very first on */
+    int64_t clock;        /* of the server, from START on */
+    lp_loan **end;        /* of t->loans */
+    unsigned pushed;      /* claimed for pushed wants */
     hint hints[HINTS];
     int hint_count;
     uint64_t dead_dropped;
@@ -326,6 +354,14 @@ void lp_postgresql_arg_keep(args *a, const work *w);
 
 int lp_postgresql_turn(postgresql_store *d, lp_turn *t);
 
+/* -- postgresql_room.c: max_pending -- */
+
+bool lp_postgresql_is_limited(const work *w);
+/* At the start of a limited transaction: 0 or an error. Marks the jobs that are put off. */
+int lp_postgresql_get_room(work *w);
+bool lp_postgresql_is_put_off(const lp_job *j); /* not to be asked in this turn */
+void lp_postgresql_ask_room_left(work *w);      /* at the end */
+
 /* -- postgresql_jobs.c: a job as a statement, and its answer -- */
 
 /* Add the statement for the job at `at`, and for those after it that share it unless it is to
@@ -336,11 +372,30 @@ size_t lp_postgresql_ask(work *w, size_t at, bool alone);
 
 /* Serve the wants: 0 or an error. Exchanges what is under way where it must. */
 int lp_postgresql_claim(work *w);
+/* After all was read: when wants of all queues but some can be served next. */
+void lp_postgresql_note_next(const work *w);
 /* Something may have become due since then that is not known here. */
 void lp_postgresql_lower_floors(postgresql_store *d, int64_t at);
 void lp_postgresql_forget(postgresql_store *d); /* all that is known of the tables */
 /* A loan that only tells of an end. */
 void lp_postgresql_tell(work *w, const PGresult *r, size_t at);
+
+/* -- postgresql_heads.c: the queues there are, for who wants all but some -- */
+
+/* Read them anew when that was long ago: 0 or an error. */
+int lp_postgresql_learn_heads(work *w);
+void lp_postgresql_forget_heads(postgresql_store *d);
+/* Something may be in this queue from then on; and: that is when its first can be claimed. */
+void lp_postgresql_lower_head(postgresql_store *d, const char *name, size_t len, int64_t at);
+void lp_postgresql_set_head(postgresql_store *d, const char *name, size_t len, int64_t at);
+/* The queues of a want among which the first `most` orders are that may be due, into
+ * `names` and `lens`, which have room for all; from where on to look into them. */
+size_t lp_postgresql_choose_heads(const work *w, const lp_want *want, unsigned most,
+                                  const char **names, size_t *lens, place_of *from);
+/* When the first of any queue of the want can be claimed; INT64_MAX: there is none. */
+int64_t lp_postgresql_first_head(const postgresql_store *d, const lp_want *want);
+/* Until when, at the latest, all is looked at again; monotonic. */
+lapse_ns lp_postgresql_heads_due(const postgresql_store *d);
 
 /* -- postgresql_look.c: get, list, count, queues -- */
 

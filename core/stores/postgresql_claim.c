@@ -2,9 +2,9 @@
  *
  * The index of (queue, at, seq) is a list of each queue in the order of claiming. What was
  * claimed and deleted stands in it until the server has cleaned up, which a transaction that is
- * open somewhere may hold up for hours. So a claim begins where the one before has ended, at
- * its floor, and only every `poll` at the very beginning: an order may also be committed long
- * after it fell due. */
+ * open somewhere may hold up for hours. So a claim begins behind what the one before has
+ * claimed last, at its floor, and only every `poll` at the very beginning: an order may also be
+ * committed long after it fell due. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +13,8 @@
 #include "stores/postgresql.h"
 
 /* -- Floors -- */
+
+static const place_of VERY_FIRST = {INT64_MIN, INT64_MIN};
 
 static uint64_t hash_want(const lp_want *w)
 {
@@ -37,133 +39,40 @@ static floor_of *find_floor(postgresql_store *d, const lp_want *w)
         if (f->widened < oldest->widened)
             oldest = f;
     }
-    *oldest = (floor_of){.want = want, .at = INT64_MIN};
+    *oldest = (floor_of){.want = want, .from = VERY_FIRST};
     return oldest;
 }
 
 void lp_postgresql_lower_floors(postgresql_store *d, int64_t at)
 {
     for (floor_of *f = d->floors; f < d->floors + FLOORS; f++)
-        if (f->at > at)
-            f->at = at;
+        if (f->from.at >= at)
+            f->from = (place_of){at, INT64_MIN};
 }
 
-static int64_t from_where(work *w, const lp_want *want)
+static place_of from_where(work *w, const lp_want *want)
 {
     postgresql_store *d = w->d;
     floor_of *f = find_floor(d, want);
     lapse_ns now = lp_clock_monotonic();
-    if (!d->config.manual && !w->wide && f->at != INT64_MIN && now - f->widened < d->options.poll)
-        return f->at;
+    if (!d->config.manual && !w->wide && f->from.at != INT64_MIN &&
+        now - f->widened < d->options.poll)
+        return f->from;
     f->widened = now;
-    return INT64_MIN;
-}
-
-/* -- Queues -- */
-
-static void free_queues(postgresql_store *d)
-{
-    for (size_t i = 0; i < d->queue_count; i++)
-        free(d->queues[i]);
-    free(d->queues);
-    d->queues = NULL;
-    d->queue_count = 0;
+    return VERY_FIRST;
 }
 
 void lp_postgresql_forget(postgresql_store *d)
 {
-    free_queues(d);
+    lp_postgresql_forget_heads(d);
     memset(d->floors, 0, sizeof d->floors);
-    d->queues_at = 0;
     d->orders = -1;
-}
-
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-static void read_names(work *w, const PGresult *r, size_t at)
-{
-    (void)at;
-    postgresql_store *d = w->d;
-    size_t from = 0, len, count = 0;
-    const char *name;
-    free_queues(d);
-    while (lp_value_element(r, 0, 0, &from, &name, &len))
-        count++;
-    d->queues = count ? calloc(count, sizeof *d->queues) : NULL;
-    for (from = 0; d->queues && lp_value_element(r, 0, 0, &from, &name, &len);) {
-        char *copy = strndup(name, len);
-        if (!copy)
-            break;
-        d->queues[d->queue_count++] = copy;
-    }
-    if (d->queues && d->queue_count)
-        qsort(d->queues, d->queue_count, sizeof *d->queues, compare_names);
-    w->no_memory = w->no_memory || d->queue_count < count;
-}
-
-/* Whether a job may have put something into a queue that is not known. */
-static bool brings_queue(const postgresql_store *d, const lp_job *j)
-{
-    const char *name = j->queue ? j->queue : "";
-    if (j->op == LP_REQUEUE)
-        return true; /* Into the queue that it was in. */
-    return j->op == LP_SCHEDULE && (!d->queue_count || !bsearch(&name, d->queues, d->queue_count,
-                                                                sizeof *d->queues, compare_names));
-}
-
-/* What all queues there are is only known for a while; what was just put here may be new. To
- * look for all takes long when they are many. */
-static int learn_names(work *w)
-{
-    postgresql_store *d = w->d;
-    lapse_ns now = lp_clock_monotonic();
-    bool brings = false;
-    for (size_t i = 0; i < w->t->job_count; i++)
-        brings = brings || brings_queue(d, w->t->jobs[i]);
-    if (!d->config.manual && !brings && d->queues_at && now - d->queues_at < d->options.poll)
-        return LAPSE_OK;
-    args a = {0};
-    lp_arg_bool(&a, false);
-    lp_postgresql_send(w->s, ST_QUEUES, &a, read_names, 0);
-    d->queues_at = now;
-    return lp_postgresql_exchange(w->s, w, false);
-}
-
-static bool is_named(const lp_want *w, const char *queue)
-{
-    for (size_t i = 0; i < w->queue_count; i++)
-        if (strcmp(w->queues[i], queue) == 0)
-            return true;
-    return false;
-}
-
-/* The parameter of the queues of a want; how many, or -1 without memory. */
-static int add_queues(const postgresql_store *d, const lp_want *w, args *a)
-{
-    size_t most = w->others ? d->queue_count : w->queue_count, count = 0;
-    const char **names = calloc(most + 1, sizeof *names);
-    size_t *lens = calloc(most + 1, sizeof *lens);
-    bool ok = names && lens;
-    for (size_t i = 0; ok && i < most; i++) {
-        const char *name = w->others ? d->queues[i] : w->queues[i];
-        if (w->others && is_named(w, name))
-            continue;
-        names[count] = name;
-        lens[count++] = strlen(name);
-    }
-    ok = ok && lp_arg_names(a, names, lens, count);
-    free(names);
-    free(lens);
-    return ok ? (int)count : -1;
 }
 
 /* -- Claims -- */
 
 /* Columns of @claim. */
-enum { C_FENCE, C_GENERATION, C_ATTEMPT, C_DUE, C_AT, C_ID, C_QUEUE, C_PAYLOAD };
+enum { C_FENCE, C_GENERATION, C_ATTEMPT, C_DUE, C_AT, C_SEQ, C_ID, C_QUEUE, C_PAYLOAD };
 
 static void append(work *w, lp_loan *l)
 {
@@ -221,22 +130,38 @@ static lapse_ns look_soon(const work *w, lapse_ns next)
     return heard && soon < next ? soon : next;
 }
 
+/* Where the next claim of this want begins. What was not claimed although it is due is behind
+ * the last that was: all of that was asked for, or their payloads are large. */
+static void note_floor(work *w, const lp_want *want, bool more, place_of last)
+{
+    find_floor(w->d, want)->from = more ? last : (place_of){w->clock, INT64_MIN};
+}
+
+/* When the next of a queue can be claimed. */
+static void read_next(const work *w, lp_want *want, const PGresult *r, int row)
+{
+    int64_t when = PQgetisnull(r, row, C_AT) ? INT64_MAX : lp_value_number(r, row, C_AT);
+    lapse_ns next = when == INT64_MAX ? LAPSE_FOREVER : lp_postgresql_time(w, when);
+    want->next = next < want->next ? next : want->next;
+    if (want->others)
+        lp_postgresql_set_head(w->d, PQgetvalue(r, row, C_QUEUE),
+                               (size_t)PQgetlength(r, row, C_QUEUE), when);
+}
+
 /* `at`: the want's number, and how many were asked for. */
 static void read_claim(work *w, const PGresult *r, size_t at)
 {
     lp_want *want = &w->t->wants[at & UINT32_MAX];
     unsigned most = (unsigned)(at >> 32), got = 0;
-    int64_t last = INT64_MIN;
+    place_of last = VERY_FIRST;
     want->next = LAPSE_FOREVER;
     for (int row = 0; row < PQntuples(r); row++) {
-        int64_t when = lp_value_number(r, row, C_AT);
         if (PQgetisnull(r, row, C_FENCE)) {
-            if (!PQgetisnull(r, row, C_AT))
-                want->next = lp_postgresql_time(w, when);
+            read_next(w, want, r, row);
             continue;
         }
         got++;
-        last = when > last ? when : last;
+        last = (place_of){lp_value_number(r, row, C_AT), lp_value_number(r, row, C_SEQ)};
         lp_loan *l = make_loan(w, r, row);
         w->no_memory = w->no_memory || !l;
         if (!l)
@@ -245,9 +170,34 @@ static void read_claim(work *w, const PGresult *r, size_t at)
         append(w, l);
     }
     w->pushed += want->pushed ? got : 0;
+    if (most && !want->newest && !want->others)
+        note_floor(w, want, got == most || want->next <= w->t->now, last);
     want->next = look_soon(w, want->next);
-    if (most && !want->newest)
-        find_floor(w->d, want)->at = got < most ? w->clock : last;
+}
+
+/* The parameters of the queues of a want and of where to begin; how many queues, or -1 without
+ * memory. */
+static int add_queues(work *w, const lp_want *want, unsigned most, args *a)
+{
+    size_t count = want->others ? w->d->head_count : want->queue_count;
+    const char **names = calloc(count + 1, sizeof *names);
+    size_t *lens = calloc(count + 1, sizeof *lens);
+    place_of from = VERY_FIRST;
+    bool ok = names && lens;
+    if (ok && want->others)
+        count = lp_postgresql_choose_heads(w, want, most, names, lens, &from);
+    else if (ok)
+        from = from_where(w, want);
+    for (size_t i = 0; ok && !want->others && i < count; i++) {
+        names[i] = want->queues[i];
+        lens[i] = strlen(names[i]);
+    }
+    ok = ok && lp_arg_names(a, names, lens, count);
+    lp_arg_time(a, from.at);
+    lp_arg_number(a, from.seq);
+    free(names);
+    free(lens);
+    return ok ? (int)count : -1;
 }
 
 static int ask_claim(work *w, size_t number, unsigned most)
@@ -257,18 +207,34 @@ static int ask_claim(work *w, size_t number, unsigned most)
     args a = {0};
     lp_postgresql_arg_now(&a, w);
     lp_arg_wait(&a, w->t->lease);
-    int queues = add_queues(w->d, want, &a);
+    int queues = add_queues(w, want, most, &a);
     if (queues <= 0) {
         free(a.made);
         if (queues < 0)
             w->s->failed = LAPSE_ENOMEM;
         return queues < 0 ? LAPSE_ENOMEM : LAPSE_OK;
     }
-    lp_arg_time(&a, from_where(w, want));
     lp_arg_small(&a, most > INT32_MAX ? INT32_MAX : (int32_t)most);
     lp_arg_bool(&a, want->newest);
     uint64_t at = number | (uint64_t)most << 32;
     return lp_postgresql_send(w->s, ST_CLAIM, &a, read_claim, at) ? LAPSE_OK : LAPSE_EOFFLINE;
+}
+
+void lp_postgresql_note_next(const work *w)
+{
+    for (size_t i = 0; i < w->t->want_count; i++) {
+        lp_want *want = &w->t->wants[i];
+        if (!want->others)
+            continue;
+        int64_t first = lp_postgresql_first_head(w->d, want);
+        want->next = first == INT64_MAX ? LAPSE_FOREVER : lp_postgresql_time(w, first);
+        if (w->d->heads_old) {
+            lapse_ns wait = lp_postgresql_heads_due(w->d) - lp_clock_monotonic();
+            lapse_ns look = lp_add_ns(w->t->now, wait > 0 ? wait : 0);
+            want->next = look < want->next ? look : want->next;
+        }
+        want->next = look_soon(w, want->next);
+    }
 }
 
 int lp_postgresql_claim(work *w)
@@ -278,7 +244,7 @@ int lp_postgresql_claim(work *w)
     bool others = false;
     for (size_t i = 0; i < t->want_count; i++)
         others = others || t->wants[i].others;
-    int known = others ? learn_names(w) : LAPSE_OK;
+    int known = others ? lp_postgresql_learn_heads(w) : LAPSE_OK;
     if (known < 0)
         return known;
     for (size_t i = 0; i < t->want_count; i++) {

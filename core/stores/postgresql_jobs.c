@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "stores/postgresql.h"
 
@@ -16,12 +17,17 @@ static bool makes_room(const work *w)
     return w->d->config.overflow == LAPSE_DEAD_LETTER_OLDEST;
 }
 
-/* Others are told of what is due before they would look by themselves. */
+/* What is due before anybody would look by himself: */
+static bool is_soon(const work *w, lapse_ns wait)
+{
+    return wait < LAPSE_SECONDS(1) || wait < w->d->options.poll ||
+           lp_add_ns(lp_clock_monotonic(), wait) < lp_postgresql_heads_due(w->d);
+}
+
+/* ... others are told, */
 static void note_hint(work *w, const char *queue, lapse_ns wait)
 {
-    lapse_ns horizon =
-        w->d->options.poll > LAPSE_SECONDS(1) ? w->d->options.poll : LAPSE_SECONDS(1);
-    if (wait >= horizon)
+    if (wait >= LAPSE_SECONDS(1) && wait >= w->d->options.poll)
         return;
     for (int i = 0; i < w->hint_count; i++) {
         hint *h = &w->hints[i];
@@ -32,6 +38,14 @@ static void note_hint(work *w, const char *queue, lapse_ns wait)
     }
     if (w->hint_count < HINTS)
         w->hints[w->hint_count++] = (hint){queue, wait};
+}
+
+/* ... and so is who wants any queue here. Column `column` names the queue. */
+static void note_head(work *w, const PGresult *r, int column, lapse_ns wait)
+{
+    if (!PQgetisnull(r, 0, column) && is_soon(w, wait))
+        lp_postgresql_lower_head(w->d, PQgetvalue(r, 0, column), (size_t)PQgetlength(r, 0, column),
+                                 lp_sum_ns(w->clock, wait / 1000));
 }
 
 /* -- What died to make room -- */
@@ -100,6 +114,8 @@ static bool ask_schedule(work *w, size_t at)
     lp_arg_bool(&a, j->replace);
     lp_arg_number(&a, j->unstarted);
     note_hint(w, queue, wait);
+    if (is_soon(w, wait))
+        lp_postgresql_lower_head(w->d, queue, strlen(queue), INT64_MIN);
     if (!w->limited)
         return lp_postgresql_send(w->s, ST_PUT, &a, read_put, at);
     lp_arg_bool(&a, makes_room(w));
@@ -113,6 +129,7 @@ static void read_requeue(work *w, const PGresult *r, size_t at)
     j->answer = lp_value_number(r, 0, 0);
     j->died = lp_value_number(r, 0, 1) > 0;
     w->dead_dropped += (uint64_t)lp_value_number(r, 0, 2);
+    note_head(w, r, 3, lp_postgresql_wait(w, j->due));
     if (j->answer == 0)
         lp_job_fail(j, lp_fail(LAPSE_EUNKNOWN, "there is no dead letter %s",
                                lp_text_quote(j->id, j->id_len)));
@@ -164,9 +181,11 @@ static bool ask_cancel(work *w, size_t at)
     return lp_postgresql_send(w->s, ST_CANCEL, &a, read_cancel, at);
 }
 
-static void read_small(work *w, const PGresult *r, size_t at)
+static void read_reschedule(work *w, const PGresult *r, size_t at)
 {
-    w->t->jobs[at]->answer = lp_value_small(r, 0, 0);
+    lp_job *j = w->t->jobs[at];
+    j->answer = lp_value_small(r, 0, 0);
+    note_head(w, r, 1, lp_postgresql_wait(w, j->due));
 }
 
 static bool ask_reschedule(work *w, size_t at)
@@ -177,7 +196,7 @@ static bool ask_reschedule(work *w, size_t at)
     add_named(&a, w, j);
     lp_arg_wait(&a, wait);
     note_hint(w, NULL, wait);
-    return lp_postgresql_send(w->s, ST_RESCHEDULE, &a, read_small, at);
+    return lp_postgresql_send(w->s, ST_RESCHEDULE, &a, read_reschedule, at);
 }
 
 static void read_number(work *w, const PGresult *r, size_t at)
@@ -256,6 +275,12 @@ static void read_settled(work *w, const PGresult *r, size_t at)
         j->answer = lp_value_small(r, 0, 0);
 }
 
+static void read_again(work *w, const PGresult *r, size_t at)
+{
+    read_settled(w, r, at);
+    note_head(w, r, 1, lp_postgresql_wait(w, w->t->jobs[at]->at));
+}
+
 static bool ask_again(work *w, size_t at)
 {
     const lp_job *j = w->t->jobs[at];
@@ -267,7 +292,7 @@ static bool ask_again(work *w, size_t at)
     lp_arg_bool(&a, j->counted);
     lp_postgresql_arg_keep(&a, w);
     w->wide = w->wide || j->at <= w->t->now; /* It may fall due before what is claimed now. */
-    return lp_postgresql_send(w->s, ST_AGAIN, &a, read_settled, at);
+    return lp_postgresql_send(w->s, ST_AGAIN, &a, read_again, at);
 }
 
 static void read_die(work *w, const PGresult *r, size_t at)

@@ -124,5 +124,6 @@ int lp_postgresql_schema(const session *s, const char *schema, bool may_migrate)
                        "schema %s has %s (version %d, this lapse wants %d): run lapse migrate",
                        schema, version ? "the tables of an older lapse" : "no tables of lapse",
                        version, LP_POSTGRESQL_VERSION);
-    return migrate(s, schema);
+    int code = lp_postgresql_check_maker(s, schema);
+    return code < 0 ? code : migrate(s, schema);
 }

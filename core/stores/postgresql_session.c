@@ -62,8 +62,8 @@ int lp_postgresql_fail(const char *state, const char *words)
                        words);
     if (is_state(state, "42501"))
         return lp_fail(LAPSE_ESYSTEM,
-                       "the PostgreSQL role may not do this (%s): grant it, or have the owner run "
-                       "lapse migrate",
+                       "the PostgreSQL role may not do this (%s): lapse check says which right it "
+                       "lacks, and the GRANT for it",
                        words);
     if (is_state(state, "42P01") || is_state(state, "42883") || is_state(state, "3F000"))
         return lp_fail(LAPSE_EDATA, "the tables of lapse are not there (%s): run lapse migrate",
@@ -415,7 +415,8 @@ static int set_up(const session *s)
     snprintf(sql, sizeof sql,
              "SELECT set_config(name, value, false) FROM (VALUES ('statement_timeout', '%lld'),"
              " ('lock_timeout', '%lld'), ('enable_seqscan', 'off'), ('enable_bitmapscan', 'off'),"
-             " ('jit', 'off'), ('plan_cache_mode', 'force_generic_plan'),"
+             " ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off'), ('jit', 'off'),"
+             " ('plan_cache_mode', 'force_generic_plan'),"
              " ('idle_in_transaction_session_timeout', '60s'),"
              " ('standard_conforming_strings', 'on')) v(name, value)",
              ms / 8 * 7, ms / 4 * 3);
@@ -531,6 +532,8 @@ static int connect_and_set_up(session *s, const settings *options, char **schema
         code = set_up(s);
     if (code == LAPSE_OK && !*schema)
         code = find_schema(s, schema);
+    if (code == LAPSE_OK)
+        code = lp_postgresql_check_rights(s, *schema);
     if (code == LAPSE_OK)
         code = lp_postgresql_schema(s, *schema, may_migrate);
     if (code == LAPSE_OK)

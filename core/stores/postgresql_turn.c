@@ -78,49 +78,9 @@ static void start(work *w, bool promises, bool careful)
     lp_postgresql_send(w->s, ST_BEGIN, NULL, NULL, 0);
     lp_postgresql_arg_now(&a, w);
     lp_arg_bool(&a, promises);
-    lp_arg_text(&a, careful ? "100ms" : "1s");
+    w->patience = careful ? "100ms" : "1s";
+    lp_arg_text(&a, w->patience);
     lp_postgresql_send(w->s, ST_START, &a, read_start, 0);
-}
-
-/* How many orders there are is counted anew when others may have changed it: each time while
- * that is quick, and now and then when it is not. */
-static bool knows_orders(const postgresql_store *d)
-{
-    enum { FEW = 10000, SHARE = 20 };
-    return d->orders > FEW && lp_clock_monotonic() - d->counted_at < SHARE * d->count_took;
-}
-
-static int64_t most_orders(const postgresql_store *d)
-{
-    return d->config.max_pending < INT32_MAX ? (int64_t)d->config.max_pending : INT32_MAX;
-}
-
-static void read_left(work *w, const PGresult *r, size_t at)
-{
-    (void)at;
-    w->orders = most_orders(w->d) - lp_value_number(r, 0, 0);
-}
-
-/* Who accepts orders under a limit does so one process after the other. */
-static int count_room(work *w)
-{
-    postgresql_store *d = w->d;
-    bool known = knows_orders(d);
-    lapse_ns before = lp_clock_monotonic();
-    args a = {0};
-    lp_postgresql_send(w->s, ST_ROOM_LOCK, NULL, NULL, 0);
-    lp_arg_number(&a, most_orders(d));
-    if (known)
-        lp_arg_number(&a, d->orders);
-    else
-        lp_arg_null(&a);
-    lp_postgresql_send(w->s, ST_ROOM_COUNT, &a, NULL, 0);
-    if (known)
-        return LAPSE_OK;
-    int code = lp_postgresql_exchange(w->s, w, false);
-    d->counted_at = lp_clock_monotonic();
-    d->count_took = d->counted_at - before;
-    return code;
 }
 
 /* Rows that are there are locked in one order by everybody here; when others who keep the
@@ -201,7 +161,7 @@ static void tell_others(work *w)
 static int ask_all(work *w)
 {
     for (size_t at = 0; at < w->t->job_count;) {
-        size_t n = lp_postgresql_ask(w, at, false);
+        size_t n = lp_postgresql_is_put_off(w->t->jobs[at]) ? 1 : lp_postgresql_ask(w, at, false);
         if (n == 0)
             return LAPSE_EOFFLINE;
         at += n;
@@ -227,6 +187,8 @@ static int ask_carefully(work *w)
         lp_job *j = w->t->jobs[at];
         int hints = w->hint_count;
         uint64_t dropped = w->dead_dropped;
+        if (lp_postgresql_is_put_off(j))
+            continue;
         lp_postgresql_send(w->s, ST_JOB_BEGIN, NULL, NULL, 0);
         lp_postgresql_ask(w, at, true);
         lp_postgresql_send(w->s, ST_JOB_END, NULL, NULL, 0);
@@ -269,16 +231,6 @@ static int claim_carefully(work *w)
 
 /* -- A turn -- */
 
-static bool is_limited(const work *w)
-{
-    if (!w->d->config.max_pending)
-        return false;
-    for (size_t i = 0; i < w->t->job_count; i++)
-        if (w->t->jobs[i]->op == LP_SCHEDULE || w->t->jobs[i]->op == LP_REQUEUE)
-            return true;
-    return false;
-}
-
 static bool changes(const lp_turn *t)
 {
     for (size_t i = 0; i < t->job_count; i++)
@@ -299,8 +251,8 @@ static bool promises(const lp_turn *t)
 static int do_all(work *w, bool careful)
 {
     start(w, promises(w->t), careful);
-    w->limited = is_limited(w);
-    if (w->limited && count_room(w) < 0)
+    w->limited = lp_postgresql_is_limited(w);
+    if (lp_postgresql_get_room(w) < 0)
         return w->s->failed;
     if (!careful && !lock_rows(w))
         return w->s->failed;
@@ -353,38 +305,50 @@ static int fail_lost(const work *w, bool committing)
 
 static void finish(work *w)
 {
-    if (w->limited)
-        lp_postgresql_send(w->s, ST_ROOM_LEFT, NULL, read_left, 0);
+    lp_postgresql_ask_room_left(w);
     tell_others(w);
     lp_postgresql_send(w->s, ST_COMMIT, NULL, NULL, 0);
     lp_postgresql_exchange(w->s, w, true);
 }
 
-static int take_once(postgresql_store *d, lp_turn *t, bool careful, bool backwards)
+static int take_once(work *w, bool careful)
 {
-    work w = {.d = d, .s = &d->s, .t = t, .orders = -1, .backwards = backwards};
-    session *s = w.s;
-    t->loans = NULL;
-    w.end = &t->loans;
+    postgresql_store *d = w->d;
+    session *s = w->s;
+    w->t->loans = NULL;
+    w->end = &w->t->loans;
     s->failed = 0;
     s->lost = false;
-    bool committing = do_all(&w, careful) == LAPSE_OK && !s->lost;
+    bool committing = do_all(w, careful) == LAPSE_OK && !s->lost;
     if (committing)
-        finish(&w);
+        finish(w);
     else if (!s->failed)
         s->failed = LAPSE_ENOMEM;
     if (s->failed == 0) {
-        d->dead_dropped += w.dead_dropped;
-        d->orders = w.limited ? w.orders : d->orders; /* What ended meanwhile is counted later. */
-        d->clock = w.clock;
-        d->clock_now = t->now;
+        d->dead_dropped += w->dead_dropped;
+        d->orders = w->limited ? w->orders : d->orders; /* What ended meanwhile is counted later. */
+        d->clock = w->clock;
+        d->clock_now = w->t->now;
+        lp_postgresql_note_next(w);
         return LAPSE_OK;
     }
-    undo_turn(&w);
+    undo_turn(w);
     if (s->lost)
-        return fail_lost(&w, committing && !s->stopped);
+        return fail_lost(w, committing && !s->stopped);
     roll_back(s);
     return lp_postgresql_error(s);
+}
+
+static int take(postgresql_store *d, lp_turn *t, bool careful, bool backwards)
+{
+    const work fresh = {.d = d, .s = &d->s, .t = t, .orders = -1, .backwards = backwards};
+    work w = fresh;
+    int code = take_once(&w, careful);
+    if (code == LAPSE_OK || !w.room_busy)
+        return code;
+    w = fresh;
+    w.room_busy = true; /* Without what needs it. */
+    return take_once(&w, careful);
 }
 
 /* A deadlock, or a row that changed at the wrong moment. */
@@ -397,14 +361,14 @@ int lp_postgresql_turn(postgresql_store *d, lp_turn *t)
 {
     session *s = &d->s;
     lapse_ns until = lp_add_ns(lp_clock_monotonic(), s->limit);
-    int code = take_once(d, t, false, false);
+    int code = take(d, t, false, false);
     for (int i = 0; code < 0 && !s->lost && was_in_the_way(s); i++) {
         if (lp_clock_monotonic() > until)
             break;
         lp_wake_pause(LAPSE_MS(1) * (1 << (i < 5 ? i : 5)));
-        code = take_once(d, t, false, i % 2 == 0);
+        code = take(d, t, false, i % 2 == 0);
     }
     if (code < 0 && !s->lost && s->failed != LAPSE_ENOMEM)
-        code = take_once(d, t, true, false);
+        code = take(d, t, true, false);
     return code;
 }

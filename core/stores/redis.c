@@ -128,7 +128,7 @@ static int other_layout(const redisReply *answer)
     const redisReply *v = lp_redis_item(answer, 1);
     return lp_fail(LAPSE_EDATA,
                    "the store in Redis was made by another version of lapse (layout %.20s, this "
-                   "one knows 1): use another prefix",
+                   "one knows 2): use another prefix",
                    v && v->str ? v->str : "?");
 }
 
@@ -149,7 +149,7 @@ int lp_redis_open_store(redis_store *d, lapse_ns now)
     redisReply *r = lp_redis_ask(d->link, &d->words);
     if (!r)
         return LAPSE_EOFFLINE;
-    const redisReply *answers = lp_redis_item(r, 4);
+    const redisReply *answers = lp_redis_item(r, 3);
     const redisReply *answer = answers ? lp_redis_item(answers, 0) : NULL;
     bool build = false;
     if (r->type == REDIS_REPLY_ERROR)
@@ -165,9 +165,6 @@ int lp_redis_open_store(redis_store *d, lapse_ns now)
     freeReplyObject(r);
     if (code == LAPSE_OK && build)
         code = build_ages(d, now);
-    lp_redis_forget_queues(d); /* The server may have lost some, as may one that took its place. */
-    if (code == LAPSE_OK)
-        code = lp_redis_read_queues(d);
     if (code < 0) {
         memcpy(d->identity, before,
                sizeof before); /* It is not open: a reset is still to be told. */
@@ -221,7 +218,7 @@ int lp_redis_open_link(redis_store *d, lapse_ns now)
         lp_detail_restore(&kept);
         return code;
     }
-    d->hint_retry_at = 0;
+    d->hint_retry_at = d->hint_pause = 0;
     lp_redis_listen(d);
     return code;
 }
@@ -230,8 +227,8 @@ int lp_redis_open_link(redis_store *d, lapse_ns now)
 
 static void name_keys(redis_store *d)
 {
-    static const char *const names[LP_REDIS_KEYS] = {"meta",   "queues",  "job",  "due",   "run",
-                                                     "held",   "over",    "past", "ended", "dead",
+    static const char *const names[LP_REDIS_KEYS] = {"meta",   "queues",  "job",  "state", "due",
+                                                     "run",    "over",    "past", "ended", "dead",
                                                      "deaths", "deadids", "age",  "next"};
     for (int i = 0; i < LP_REDIS_KEYS; i++)
         snprintf(d->keys[i], sizeof d->keys[i], "{%s}:%s", d->options.prefix, names[i]);
@@ -241,8 +238,6 @@ static void name_keys(redis_store *d)
 static void free_store(redis_store *d)
 {
     lp_redis_close_link(d);
-    lp_redis_forget_queues(d);
-    free(d->queues);
     lp_redis_free_words(&d->words);
     lp_redis_free_settings(&d->options);
     free(d);
@@ -275,6 +270,7 @@ static int open_store(lp_store_config *config, lp_durable **out)
         free_store(d);
         return code;
     }
+    d->is_open = true;
     config->keep = d->config.keep;
     *out = &d->base;
     return LAPSE_OK;

@@ -4,19 +4,23 @@
  * wants are arguments. The script is atomic and judges by the server's clock; here its arguments
  * are written and its answers are read. An order is
  *
- *     job   HASH  id -> record: its time, number, generation, attempts, fence, payload
+ *     job   HASH  id -> record: generation, number of its place in due, payload. Written once
+ *     state HASH  id -> state: attempts, fence, lease, times, from its first claim on
  *     due   ZSET  while it is pending; or
- *     run   ZSET  while it is held: the leases. In both the score is the number of its queue and
- *                 the member its time, its number (which grows with acceptance) and its id, so
- *                 that a queue is a run of the set in the order of claiming
- *     held  HASH  fence -> id
+ *     run   ZSET  while it is held: the leases. In both the score is a queue's number and a time,
+ *                 so that a queue is a run of the set in the order of claiming; ties go by the
+ *                 member: in due a number that grows among those of a queue and ms, and its id;
+ *                 in run its generation and its id
  *     over  ZSET  id, by the end of its lease: it was cancelled while held
- *     age   ZSET  id, by number, from the first overflow=dead_letter_oldest on
+ *     age   ZSET  id, by acceptance, from the first overflow=dead_letter_oldest on
  *     next  ZSET  number of a queue, by a time before which nothing in it can be claimed
  *
  * and of what is no more: past (id -> how its newest ended), ended (by when, for `keep`), dead,
- * deaths (by when), deadids (by id). meta holds the store's identity, the last number and the
- * last fence. All names begin with {prefix}: one slot of a cluster.
+ * deaths (by when), deadids (by id). meta holds the store's identity, its layout, the last
+ * generation and the last fence. All names begin with {prefix}: one slot of a cluster.
+ *
+ * Most orders are pending for the first time, and cost what they do there: a short member, a
+ * record that fits what Redis' allocator gives, no state. A payload is never written again.
  *
  * Times are milliseconds of the server's clock, rounded up. */
 #ifndef LP_REDIS_H
@@ -33,6 +37,8 @@ typedef struct settings {
     char *host, *socket; /* one of them */
     unsigned port;
     char *user, *password; /* NULL: none */
+    bool tls;
+    char *ca, *cert, *key; /* files, with TLS; NULL: the machine's, none, that of `cert` */
     uint64_t db;
     char prefix[LP_REDIS_PREFIX_MAX + 1];
     lapse_ns poll, timeout;
@@ -49,6 +55,10 @@ int lp_redis_read_url(lp_store_config *config, settings *out); /* to be freed in
 void lp_redis_free_settings(settings *s);
 
 /* -- redis_script.c -- */
+
+/* Its text, in pieces, with NULL behind the last: redis_script_....c. */
+extern const char *const lp_redis_script_rows[], *const lp_redis_script_jobs[],
+                                                     *const lp_redis_script_claims[];
 
 /* The script, from malloc; NULL without memory. `when_full`: it may write when the memory that
  * Redis may use is used up. */
@@ -102,20 +112,26 @@ typedef struct hush {
 hush lp_redis_hush(void);
 void lp_redis_unhush(const hush *h);
 
+/* -- redis_tls.c -- */
+
+/* Whether this build has it. */
+bool lp_redis_has_tls(void);
+
+/* TLS on a connection that is new. */
+int lp_redis_start_tls(const settings *s, redisContext *c);
+
 /* -- redis.c -- */
 
-typedef struct redis_queue {
-    char *name;
-    int64_t number;
-} redis_queue;
-
-/* A walk through the orders, between two calls. */
+/* A walk through the orders, between two calls: the last that was looked at. */
 typedef struct walk {
     uint64_t cursor; /* what it is named by; 0: free */
-    int64_t part, queue, at, seq;
+    int64_t part;
+    char score[32];
+    size_t len;
+    char member[LAPSE_ID_MAX + 16];
 } walk;
 
-enum { LP_REDIS_WALKS = 64, LP_REDIS_WARNING_MAX = 300, LP_REDIS_WARNINGS = 4 };
+enum { LP_REDIS_WALKS = 64, LP_REDIS_WARNING_MAX = 300, LP_REDIS_WARNINGS = 5 };
 
 typedef struct redis_store {
     lp_durable base; /* first */
@@ -128,9 +144,6 @@ typedef struct redis_store {
     char channel[LP_REDIS_PREFIX_MAX + 16];
     words words;
 
-    redis_queue *queues; /* by name */
-    size_t queue_count, queue_room;
-
     uint64_t dead_dropped;
     walk walks[LP_REDIS_WALKS];
     uint64_t walk_count;
@@ -141,11 +154,12 @@ typedef struct redis_store {
     lapse_ns ahead_until;
 
     redisContext *hint; /* subscribed; NULL: there is none */
-    lapse_ns hint_retry_at;
+    lapse_ns hint_retry_at, hint_pause;
 
     int version;       /* major, of the server */
     uint64_t replicas; /* that it had when it was opened */
     bool is_limited;   /* it may refuse orders for memory (maxmemory) */
+    bool is_open;      /* warnings are as they were found before */
     char warnings[LP_REDIS_WARNINGS][LP_REDIS_WARNING_MAX];
     int warning_count;
 } redis_store;
@@ -163,17 +177,13 @@ void lp_redis_begin_call(redis_store *d, const char *identity, lapse_ns now, lap
                          bool ends);
 int lp_redis_load_scripts(redis_store *d);
 
-/* -- redis_queue.c -- */
-
-int64_t lp_redis_queue(const redis_store *d, const char *name);        /* its number, or -1 */
-const char *lp_redis_queue_name(const redis_store *d, int64_t number); /* or NULL */
-int lp_redis_read_queues(redis_store *d);
-void lp_redis_forget_queues(redis_store *d);
-
 /* -- redis_check.c -- */
 
 /* Look at what the server says of itself: an error, or what is worth a warning is noted. */
 int lp_redis_check(redis_store *d);
+
+/* Note a warning, if the store is being opened. */
+void lp_redis_warn(redis_store *d, const char *text);
 
 /* -- redis_turn.c, redis_answer.c -- */
 

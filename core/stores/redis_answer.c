@@ -1,4 +1,5 @@
 /* redis_answer.c - a job as words for the script, and the script's answer as the job's. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,10 +100,18 @@ static void write_purge(redis_store *d, const lp_job *j)
     lp_redis_number(&d->words, j->generation);
 }
 
+/* Who holds what. The letter of an LP_END stands before the first of several. */
+static void write_claim(redis_store *d, const char *letter, const lp_job *j)
+{
+    if (letter)
+        lp_redis_text(&d->words, letter);
+    lp_redis_word(&d->words, j->id, j->id_len);
+    lp_redis_number(&d->words, j->fence);
+}
+
 static void write_again(redis_store *d, const lp_turn *t, const lp_job *j)
 {
-    lp_redis_text(&d->words, "A");
-    lp_redis_number(&d->words, j->fence);
+    write_claim(d, "A", j);
     write_instant(d, t, j->due);
     write_instant(d, t, j->at);
     write_switch(d, j->counted);
@@ -110,19 +119,12 @@ static void write_again(redis_store *d, const lp_turn *t, const lp_job *j)
 
 static void write_death(redis_store *d, const lp_job *j)
 {
-    lp_redis_text(&d->words, "D");
-    lp_redis_number(&d->words, j->fence);
+    write_claim(d, "D", j);
     lp_redis_number(&d->words, (int64_t)j->reason);
     write_switch(d, j->error != NULL);
     lp_redis_text(&d->words, j->error ? j->error : "");
     write_switch(d, j->counted);
     write_switch(d, j->infos != NULL);
-}
-
-static void write_fence(redis_store *d, const char *letter, const lp_job *j)
-{
-    lp_redis_text(&d->words, letter);
-    lp_redis_number(&d->words, j->fence);
 }
 
 static walk *find_walk(redis_store *d, uint64_t cursor)
@@ -139,9 +141,8 @@ static void write_list(redis_store *d, const lp_job *j)
     lp_redis_text(&d->words, "L");
     /* One that was forgotten is at its end, where nothing is found. */
     lp_redis_number(&d->words, *j->cursor && at == &start ? 4 : at->part);
-    lp_redis_number(&d->words, at->queue);
-    lp_redis_number(&d->words, at->at);
-    lp_redis_number(&d->words, at->seq);
+    lp_redis_text(&d->words, at->score);
+    lp_redis_word(&d->words, at->member, at->len);
     lp_redis_number(&d->words, j->states);
     lp_redis_number(&d->words, j->max);
 }
@@ -175,7 +176,7 @@ void lp_redis_write_job(redis_store *d, const lp_turn *t, lp_job *j)
         write_purge(d, j);
         return;
     case LP_END:
-        lp_redis_number(w, j->fence); /* Its letter stands before the first of them. */
+        write_claim(d, NULL, j);
         return;
     case LP_AGAIN:
         write_again(d, t, j);
@@ -184,18 +185,24 @@ void lp_redis_write_job(redis_store *d, const lp_turn *t, lp_job *j)
         write_death(d, j);
         return;
     case LP_RENEW:
-        write_fence(d, "N", j);
+        write_claim(d, "N", j);
         lp_redis_number(w, ceil_us(j->lease));
         return;
     case LP_HOLDS:
-        write_fence(d, "H", j);
+        write_claim(d, "H", j);
         return;
     case LP_LIST:
         write_list(d, j);
         return;
-    default: /* LP_COUNT, LP_QUEUES: of the latter the number that comes with every answer. */
+    case LP_QUEUES:
+        lp_redis_text(w, "U");
+        lp_redis_number(w, (int64_t)*j->cursor);
+        lp_redis_number(w, j->max);
+        return;
+    default: /* LP_COUNT */
         lp_redis_text(w, "K");
-        lp_redis_number(w, j->op == LP_COUNT && j->queue ? lp_redis_queue(d, j->queue) : -1);
+        write_switch(d, j->queue == NULL);
+        lp_redis_text(w, j->queue ? j->queue : "");
     }
 }
 
@@ -217,9 +224,8 @@ static char *copy_bytes(const redisReply *r, size_t *len)
 static int read_info(const redis_store *d, const lp_turn *t, const redisReply *r, lapse_info *out)
 {
     enum { STATE, ID, QUEUE, GENERATION, ATTEMPT, DUE, WHEN, REASON, ERROR, PAYLOAD };
-    size_t error_len;
+    size_t error_len, queue_len;
     const redisReply *error = lp_redis_item(r, ERROR), *payload = lp_redis_item(r, PAYLOAD);
-    const char *queue = lp_redis_queue_name(d, lp_redis_at(r, QUEUE, -1));
     lapse_ns when = lp_redis_scheduler_time(d, lp_redis_at(r, WHEN, 0));
     *out = (lapse_info){.state = (lapse_state)lp_redis_at(r, STATE, 0),
                         .due = lp_redis_scheduler_time(d, lp_redis_at(r, DUE, 0)),
@@ -231,7 +237,7 @@ static int read_info(const redis_store *d, const lp_turn *t, const redisReply *r
     if (out->state == LAPSE_STATE_DONE || out->state == LAPSE_STATE_DEAD)
         out->ended = when;
     out->id = copy_bytes(lp_redis_item(r, ID), &out->id_len);
-    out->queue = strdup(queue ? queue : "");
+    out->queue = copy_bytes(lp_redis_item(r, QUEUE), &queue_len);
     bool has_error = error && error->type == REDIS_REPLY_STRING;
     if (has_error)
         out->error = copy_bytes(error, &error_len);
@@ -245,10 +251,10 @@ static int read_info(const redis_store *d, const lp_turn *t, const redisReply *r
     return lp_fail_memory();
 }
 
-static char *copy_queue(const redis_store *d, int64_t number)
+static char *copy_name(const redisReply *r, size_t i)
 {
-    const char *name = lp_redis_queue_name(d, number);
-    return name ? strdup(name) : NULL;
+    size_t len;
+    return copy_bytes(lp_redis_item(r, i), &len);
 }
 
 /* What died for room, or at the end of a claim: its queue and itself stand at `i`. */
@@ -257,7 +263,7 @@ static void read_death(const redis_store *d, const lp_turn *t, lp_job *j, const 
 {
     const redisReply *info = lp_redis_item(r, i + 1);
     j->died = true;
-    j->of_queue = copy_queue(d, lp_redis_at(r, i, -1));
+    j->of_queue = copy_name(r, i);
     if (j->infos && info && info->type == REDIS_REPLY_ARRAY)
         (void)read_info(d, t, info, j->infos); /* Without memory: not told. */
 }
@@ -277,9 +283,23 @@ static int full(const redis_store *d)
 
 static int unknown(const lp_job *j)
 {
+    if (j->op == LP_COUNT)
+        return lp_fail(LAPSE_EUNKNOWN, "no queue %s is known",
+                       lp_text_quote(j->queue, strlen(j->queue)));
     return lp_fail(LAPSE_EUNKNOWN,
                    j->op == LP_GET ? "no order %s is known" : "there is no dead letter %s",
                    lp_text_quote(j->id, j->id_len));
+}
+
+static int damaged(const lp_job *j)
+{
+    if (j->op == LP_SCHEDULE)
+        return lp_fail(LAPSE_EDATA, "the number of queue %s was damaged in Redis: use another name",
+                       lp_text_quote(j->queue, strlen(j->queue)));
+    if (j->op == LP_REQUEUE)
+        return lp_fail(LAPSE_EDATA, "the dead letter %s was damaged in Redis: purge it",
+                       lp_text_quote(j->id, j->id_len));
+    return lp_fail(LAPSE_EDATA, "the script's answer from Redis is damaged");
 }
 
 /* The sentence for what the script refused. */
@@ -294,17 +314,46 @@ static int refuse(const redis_store *d, const lp_job *j, const redisReply *r)
     case LAPSE_EUNKNOWN:
         return unknown(j);
     case LAPSE_EINVAL:
-        return lp_fail(LAPSE_EINVAL, "this store has 65535 queues already: use fewer names");
+        return lp_fail(LAPSE_EINVAL, "this store has 2047 queues already: use fewer names");
     case LAPSE_ESTALE:
         return LAPSE_ESTALE; /* Nobody reads it. */
     default:
-        return lp_fail(LAPSE_EDATA, "the script's answer from Redis is damaged");
+        return damaged(j);
+    }
+}
+
+/* The infos that were made so far are of no use any more. */
+static void drop_infos(lp_job *j, int n)
+{
+    while (n)
+        lapse_info_free(&j->infos[--n]);
+    lp_job_fail(j, lp_fail_memory());
+}
+
+/* Where a walk has come to. */
+static void note_walk(redis_store *d, lp_job *j, const redisReply *r)
+{
+    const redisReply *score = lp_redis_item(r, 2), *member = lp_redis_item(r, 3);
+    walk *w = find_walk(d, *j->cursor);
+    if (!w) {
+        *j->cursor = ++d->walk_count;
+        w = &d->walks[*j->cursor % LP_REDIS_WALKS];
+    }
+    *w = (walk){.cursor = *j->cursor, .part = lp_redis_at(r, 1, 4)};
+    snprintf(w->score, sizeof w->score, "%s", score && score->str ? score->str : "");
+    if (member && member->str && member->len <= sizeof w->member) {
+        w->len = member->len;
+        memcpy(w->member, member->str, w->len);
+    }
+    if (w->part >= 4) {
+        w->cursor = 0;
+        *j->cursor = UINT64_MAX;
     }
 }
 
 static void read_list(redis_store *d, const lp_turn *t, lp_job *j, const redisReply *r)
 {
-    const redisReply *found = lp_redis_item(r, 5);
+    const redisReply *found = lp_redis_item(r, 4);
     if (*j->cursor && !find_walk(d, *j->cursor)) {
         lp_job_fail(j, lp_fail(LAPSE_ETIMEOUT, "too many lists of orders at the same time: "
                                                "list again"));
@@ -313,22 +362,10 @@ static void read_list(redis_store *d, const lp_turn *t, lp_job *j, const redisRe
     int n = 0;
     for (size_t i = 0; found && i < found->elements && n < j->max; i++, n++)
         if (read_info(d, t, found->element[i], &j->infos[n]) < 0) {
-            while (n)
-                lapse_info_free(&j->infos[--n]);
-            lp_job_fail(j, LAPSE_ENOMEM);
+            drop_infos(j, n);
             return;
         }
-    walk *w = find_walk(d, *j->cursor);
-    if (!w) {
-        *j->cursor = ++d->walk_count;
-        w = &d->walks[*j->cursor % LP_REDIS_WALKS];
-    }
-    *w = (walk){*j->cursor, lp_redis_at(r, 1, 4), lp_redis_at(r, 2, 0), lp_redis_at(r, 3, 0),
-                lp_redis_at(r, 4, 0)};
-    if (w->part >= 4) {
-        w->cursor = 0;
-        *j->cursor = UINT64_MAX;
-    }
+    note_walk(d, j, r);
     j->answer = n;
 }
 
@@ -342,29 +379,23 @@ static void read_counts(const redis_store *d, lp_job *j, const redisReply *r)
         .dead = (uint64_t)lp_redis_at(r, 4, 0),
         .oldest_due = oldest < 0 ? LAPSE_FOREVER : lp_redis_scheduler_time(d, oldest),
     };
-    if (!j->queue) {
+    if (!j->queue)
         j->counts->dead_dropped = d->dead_dropped;
-    } else if (lp_redis_queue(d, j->queue) < 0) {
-        *j->counts = (lp_counts){.oldest_due = LAPSE_FOREVER};
-        lp_job_fail(j, lp_fail(LAPSE_EUNKNOWN, "no queue %s is known",
-                               lp_text_quote(j->queue, strlen(j->queue))));
-    }
 }
 
-static void read_names(const redis_store *d, lp_job *j)
+static void read_names(lp_job *j, const redisReply *r)
 {
+    const redisReply *names = lp_redis_item(r, 2);
+    int64_t next = lp_redis_at(r, 1, -1);
     int n = 0;
-    for (; n < j->max && *j->cursor < d->queue_count; n++, ++*j->cursor) {
-        j->infos[n] = (lapse_info){.queue = strdup(d->queues[*j->cursor].name)};
+    for (size_t i = 0; names && i < names->elements && n < j->max; i++, n++) {
+        j->infos[n] = (lapse_info){.queue = copy_name(names, i)};
         if (!j->infos[n].queue) {
-            while (n)
-                lapse_info_free(&j->infos[--n]);
-            lp_job_fail(j, lp_fail_memory());
+            drop_infos(j, n);
             return;
         }
     }
-    if (*j->cursor >= d->queue_count)
-        *j->cursor = UINT64_MAX;
+    *j->cursor = next < 0 ? UINT64_MAX : (uint64_t)next;
     j->answer = n;
 }
 
@@ -380,7 +411,7 @@ static void read_done(redis_store *d, const lp_turn *t, lp_job *j, const redisRe
         return;
     case LP_CANCEL:
         if (j->answer == LAPSE_FATE_CANCELLED)
-            j->of_queue = copy_queue(d, lp_redis_at(r, 1, -1));
+            j->of_queue = copy_name(r, 1);
         if (j->answer == LAPSE_FATE_RUNNING)
             j->running_fence = lp_redis_at(r, 1, 0);
         return;
@@ -399,7 +430,7 @@ static void read_done(redis_store *d, const lp_turn *t, lp_job *j, const redisRe
         read_counts(d, j, r);
         return;
     case LP_QUEUES:
-        read_names(d, j);
+        read_names(j, r);
         return;
     default:
         return;

@@ -37,10 +37,10 @@ static long long number(const char *info, const char *name)
     return strtoll(found, NULL, 10);
 }
 
-static void warn(redis_store *d, const char *text)
+/* They are told once, and stay. */
+void lp_redis_warn(redis_store *d, const char *text)
 {
-    bool first = !*d->identity; /* They are told once, and stay. */
-    if (first && d->warning_count < LP_REDIS_WARNINGS)
+    if (!d->is_open && d->warning_count < LP_REDIS_WARNINGS)
         snprintf(d->warnings[d->warning_count++], LP_REDIS_WARNING_MAX, "%s", text);
 }
 
@@ -52,7 +52,8 @@ static int check_eviction(redis_store *d, const char *info)
     if (strncmp(policy, "allkeys-", 8) != 0)
         return LAPSE_OK;
     if (d->options.evict) {
-        warn(d, "Redis drops orders when its memory is used up (maxmemory-policy allkeys-...)");
+        lp_redis_warn(
+            d, "Redis drops orders when its memory is used up (maxmemory-policy allkeys-...)");
         return LAPSE_OK;
     }
     return lp_fail(LAPSE_EUNSUPPORTED,
@@ -81,26 +82,28 @@ static void check_persistence(redis_store *d, const char *info)
     if (is(info, "aof_enabled", "1"))
         return;
     if (has_save_points(d))
-        warn(d, "Redis has no append-only file: what was scheduled since its last snapshot is lost "
-                "when it ends; set appendonly yes");
+        lp_redis_warn(
+            d, "Redis has no append-only file: what was scheduled since its last snapshot is lost "
+               "when it ends; set appendonly yes");
     else
-        warn(d,
-             "Redis keeps nothing on disk: all orders are lost when it ends; set appendonly yes");
+        lp_redis_warn(
+            d, "Redis keeps nothing on disk: all orders are lost when it ends; set appendonly yes");
 }
 
 static int check_replicas(redis_store *d, const char *info)
 {
     d->replicas = (uint64_t)number(info, "connected_slaves");
     if (d->replicas > 0 && d->options.wait == 0)
-        warn(d, "Redis has replicas, which confirm nothing: a fail-over may lose the last orders; "
-                "say wait=1 in the URL");
+        lp_redis_warn(
+            d, "Redis has replicas, which confirm nothing: a fail-over may lose the last orders; "
+               "say wait=1 in the URL");
     if (d->replicas < d->options.wait) {
         char text[LP_REDIS_WARNING_MAX];
         snprintf(text, sizeof text,
                  "Redis has %llu replicas and the URL says wait=%llu: until there are more, "
                  "scheduling and cancelling are answered with LAPSE_EUNSURE",
                  (unsigned long long)d->replicas, (unsigned long long)d->options.wait);
-        warn(d, text);
+        lp_redis_warn(d, text);
     }
     return LAPSE_OK;
 }

@@ -11,7 +11,10 @@
 #include "base/error.h"
 #include "stores/redis.h"
 
-static const lapse_ns RETRY = LAPSE_SECONDS(1);
+/* Between two tries, the second twice as long as the first. Whoever may not listen is not told so
+ * again and again: rights change now and then. */
+static const lapse_ns PAUSE = LAPSE_SECONDS(1), PAUSE_MAX = LAPSE_MINUTES(1),
+                      PAUSE_REFUSED = LAPSE_MINUTES(10);
 
 static int subscribe(redis_store *d, const char *verb, const char *channel)
 {
@@ -34,7 +37,7 @@ static int subscribe_all(redis_store *d)
         return code;
     char channel[160];
     snprintf(channel, sizeof channel, "__keyspace@%llu__:%s", (unsigned long long)d->options.db,
-             d->keys[3]);
+             d->keys[4]);
     return subscribe(d, "SUBSCRIBE", channel);
 }
 
@@ -45,19 +48,38 @@ void lp_redis_stop_listening(redis_store *d)
     d->hint = NULL;
 }
 
+static int try_to_listen(redis_store *d)
+{
+    int code = lp_redis_connect(&d->options, &d->hint);
+    if (code < 0) {
+        d->hint = NULL;
+        return code;
+    }
+    code = subscribe_all(d);
+    if (code < 0)
+        lp_redis_stop_listening(d);
+    return code;
+}
+
 /* Without one nothing is lost but some time. */
 void lp_redis_listen(redis_store *d)
 {
+    lp_detail kept;
     lapse_ns now = lp_clock_monotonic();
     if (d->hint || now < d->hint_retry_at)
         return;
-    d->hint_retry_at = lp_add_ns(now, RETRY);
-    if (lp_redis_connect(&d->options, &d->hint) < 0) {
-        d->hint = NULL;
-        return;
-    }
-    if (subscribe_all(d) < 0)
-        lp_redis_stop_listening(d);
+    lp_detail_save(&kept);
+    int code = try_to_listen(d);
+    bool refused = code < 0 && code != LAPSE_EOFFLINE;
+    lp_detail_restore(&kept);
+    d->hint_pause = code == LAPSE_OK ? 0 : d->hint_pause ? 2 * d->hint_pause : PAUSE;
+    if (d->hint_pause > PAUSE_MAX)
+        d->hint_pause = PAUSE_MAX;
+    d->hint_retry_at = lp_add_ns(now, refused ? PAUSE_REFUSED : code < 0 ? d->hint_pause : PAUSE);
+    if (refused && !d->is_open)
+        lp_redis_warn(d,
+                      "this user of Redis may not subscribe to the store's channel: what others "
+                      "schedule is noticed by polling alone; allow +subscribe and &{prefix}:wake");
 }
 
 void lp_redis_drain(redis_store *d)

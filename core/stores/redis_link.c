@@ -228,7 +228,9 @@ int lp_redis_connect(const settings *s, redisContext **out)
         redisSetTimeout(c, timeval_of(s->timeout));
         if (!s->socket)
             redisEnableKeepAlive(c);
-        code = log_in(c, s, &w);
+        code = s->tls ? lp_redis_start_tls(s, c) : LAPSE_OK;
+        if (code == LAPSE_OK)
+            code = log_in(c, s, &w);
     }
     lp_redis_free_words(&w);
     if (code < 0) {

@@ -18,7 +18,6 @@ enum { SPLIT_ANEW = 1 }; /* a turn's code: nothing was done, take it again in ot
 typedef struct part {
     size_t first, count; /* of the turn's jobs */
     bool claims;         /* it has the wants too */
-    bool again;          /* only the wants whose queues were not known */
     redisReply *reply;
 } part;
 
@@ -27,14 +26,6 @@ typedef struct part {
 static bool brings(const lp_job *j)
 {
     return j->op == LP_SCHEDULE || j->op == LP_REQUEUE;
-}
-
-static bool is_known(const redis_store *d, const lp_want *w)
-{
-    for (size_t i = 0; !w->others && i < w->queue_count; i++)
-        if (lp_redis_queue(d, w->queues[i]) < 0)
-            return false;
-    return true;
 }
 
 static void write_want(redis_store *d, const lp_want *w, size_t number)
@@ -48,7 +39,7 @@ static void write_want(redis_store *d, const lp_want *w, size_t number)
     lp_redis_number(out, w->most);
     lp_redis_number(out, (int64_t)w->queue_count);
     for (size_t i = 0; i < w->queue_count; i++)
-        lp_redis_number(out, lp_redis_queue(d, w->queues[i]));
+        lp_redis_text(out, w->queues[i]);
 }
 
 /* Those of two kinds that stand in a row are one word of the script, with their number. */
@@ -202,7 +193,7 @@ static bool is_reset(const redisReply *r)
 
 static bool is_done(const redisReply *r)
 {
-    return r->type == REDIS_REPLY_ARRAY && r->elements >= 8;
+    return r->type == REDIS_REPLY_ARRAY && r->elements >= 7;
 }
 
 static int fault_of(const redisReply *r)
@@ -232,15 +223,15 @@ static lp_loan *make_loan(const redis_store *d, const lp_turn *t, const redisRep
 {
     enum { WANT, ID, QUEUE, GENERATION, ATTEMPT, DUE, FENCE, PAYLOAD, BAD };
     const redisReply *id = lp_redis_item(r, ID), *payload = lp_redis_item(r, PAYLOAD);
-    const char *queue = lp_redis_queue_name(d, lp_redis_at(r, QUEUE, -1));
-    if (!id || !id->str || !payload || id->len > LAPSE_ID_MAX)
+    const redisReply *queue = lp_redis_item(r, QUEUE);
+    if (!id || !id->str || !payload || id->len > LAPSE_ID_MAX || !queue || !queue->str)
         return NULL;
-    lp_loan *l = lp_loan_make(id->str, id->len, queue ? queue : "", payload->str, payload->len);
+    lp_loan *l = lp_loan_make(id->str, id->len, queue->str, payload->str, payload->len);
     if (!l)
         return NULL; /* Its lease ends. */
-    l->bad = queue ? NULL : "its queue was damaged in Redis";
-    if (lp_redis_at(r, BAD, 0))
-        l->bad = "its record was damaged in Redis";
+    static const char *const damages[] = {NULL, "its record was damaged in Redis",
+                                          "its queue was damaged in Redis"};
+    l->bad = damages[lp_redis_at(r, BAD, 0) % 3];
     l->want = (size_t)lp_redis_at(r, WANT, 0);
     l->fence = lp_redis_at(r, FENCE, 0);
     l->generation = lp_redis_at(r, GENERATION, 0);
@@ -250,13 +241,12 @@ static lp_loan *make_loan(const redis_store *d, const lp_turn *t, const redisRep
     return l;
 }
 
-static lp_loan *make_end(const redis_store *d, const redisReply *r)
+static lp_loan *make_end(const redisReply *r)
 {
-    const redisReply *id = lp_redis_item(r, 0);
-    const char *queue = lp_redis_queue_name(d, lp_redis_at(r, 1, -1));
-    if (!id || !id->str)
+    const redisReply *id = lp_redis_item(r, 0), *queue = lp_redis_item(r, 1);
+    if (!id || !id->str || !queue || !queue->str)
         return NULL;
-    lp_loan *l = lp_loan_make(id->str, id->len, queue ? queue : "", NULL, 0);
+    lp_loan *l = lp_loan_make(id->str, id->len, queue->str, NULL, 0);
     if (l)
         l->ended = true;
     return l;
@@ -273,7 +263,7 @@ static void append_loan(lp_turn *t, lp_loan *l)
 
 static void read_claims(redis_store *d, lp_turn *t, const part *p)
 {
-    const redisReply *loans = lp_redis_item(p->reply, 5), *nexts = lp_redis_item(p->reply, 6);
+    const redisReply *loans = lp_redis_item(p->reply, 4), *nexts = lp_redis_item(p->reply, 5);
     for (size_t i = 0; loans && i < loans->elements; i++)
         append_loan(t, make_loan(d, t, loans->element[i]));
     for (size_t i = 0; i < t->want_count; i++) {
@@ -292,23 +282,14 @@ static void read_part(redis_store *d, lp_turn *t, const part *p)
             t->wants[i].next = lp_add_ns(t->now, d->options.poll);
         return;
     }
-    const redisReply *told = lp_redis_item(p->reply, 3), *answers = lp_redis_item(p->reply, 4);
+    const redisReply *told = lp_redis_item(p->reply, 2), *answers = lp_redis_item(p->reply, 3);
     for (size_t i = 0; told && i < told->elements; i++)
-        append_loan(t, make_end(d, told->element[i]));
+        append_loan(t, make_end(told->element[i]));
     for (size_t i = 0; i < p->count; i++)
         lp_redis_read_answer(d, t, t->jobs[p->first + i], lp_redis_item(answers, i));
-    d->dead_dropped += (uint64_t)lp_redis_at(p->reply, 7, 0);
+    d->dead_dropped += (uint64_t)lp_redis_at(p->reply, 6, 0);
     if (p->claims)
         read_claims(d, t, p);
-}
-
-/* How many queues there are, as the last part that was done says. */
-static size_t count_queues(const part *parts, size_t count)
-{
-    for (size_t i = count; i-- > 0;)
-        if (is_done(parts[i].reply))
-            return (size_t)lp_redis_at(parts[i].reply, 2, 0);
-    return 0;
 }
 
 static bool is_out_of_memory(const redisReply *r)
@@ -388,78 +369,13 @@ static int confirm(redis_store *d, lp_turn *t)
 
 /* -- The turn -- */
 
-/* Wants of queues that were new: once more, with their numbers, for those only. */
-static int claim_again(redis_store *d, lp_turn *t, const bool *unknown)
+static void read_parts(redis_store *d, lp_turn *t, const part *parts, size_t count)
 {
-    part p = {.first = 0};
-    lp_turn rest = *t;
-    lp_want *wants = calloc(t->want_count, sizeof *wants);
-    size_t *numbers = calloc(t->want_count, sizeof *numbers);
-    if (!wants || !numbers) {
-        free(wants);
-        free(numbers);
-        return LAPSE_OK; /* The poll finds them. */
-    }
-    int code = LAPSE_OK;
-    rest.job_count = rest.want_count = 0;
-    rest.loans = NULL;
-    for (const lp_loan *l = t->loans; l; l = l->next)
-        if (!l->ended && t->wants[l->want].pushed && rest.push_most)
-            rest.push_most--;
-    for (size_t i = 0; i < t->want_count; i++) {
-        if (!unknown[i])
-            continue;
-        wants[rest.want_count] = t->wants[i];
-        numbers[rest.want_count++] = i;
-    }
-    rest.wants = wants;
-    p.claims = true;
-    if (rest.want_count)
-        code = exchange(d, &rest, &p, 1);
-    if (p.reply && is_done(p.reply)) {
-        read_claims(d, &rest, &p);
-        for (size_t i = 0; i < rest.want_count; i++)
-            if (wants[i].next < t->wants[numbers[i]].next)
-                t->wants[numbers[i]].next = wants[i].next;
-        for (lp_loan *l = rest.loans; l; l = l->next)
-            l->want = numbers[l->want];
-        append_loan(t, rest.loans);
-    }
-    drop_replies(&p, 1);
-    free(wants);
-    free(numbers);
-    return code;
-}
-
-static int learn_queues(redis_store *d, lp_turn *t, const part *parts, size_t count, bool *unknown,
-                        bool *again)
-{
-    *again = false;
-    if (count_queues(parts, count) <= d->queue_count)
-        return LAPSE_OK;
-    for (size_t i = 0; i < t->want_count; i++)
-        unknown[i] = !is_known(d, &t->wants[i]);
-    int code = lp_redis_read_queues(d);
-    for (size_t i = 0; i < t->want_count; i++)
-        *again = *again || unknown[i];
-    return code < 0 ? unsure(d) : LAPSE_OK;
-}
-
-static int read_parts(redis_store *d, lp_turn *t, part *parts, size_t count)
-{
-    bool again, *unknown = calloc(t->want_count + 1, sizeof *unknown);
-    if (!unknown)
-        return unsure(d);
     for (size_t i = 0; i < count; i++)
         if (is_done(parts[i].reply))
             note_time(d, t, lp_redis_at(parts[i].reply, 1, 0));
-    int code = learn_queues(d, t, parts, count, unknown, &again);
-    for (size_t i = 0; code == LAPSE_OK && i < count; i++)
+    for (size_t i = 0; i < count; i++)
         read_part(d, t, &parts[i]);
-    if (code == LAPSE_OK && again && claim_again(d, t, unknown) < 0)
-        lp_redis_close_link(d); /* What was answered stands. */
-    free(unknown);
-    return code;
 }
 
 static int take_turn(redis_store *d, lp_turn *t, part *parts, size_t count)
@@ -478,10 +394,8 @@ static int take_turn(redis_store *d, lp_turn *t, part *parts, size_t count)
         return lose_link(d, code);
     if (code < 0)
         return code;
-    code = read_parts(d, t, parts, count);
-    if (code == LAPSE_OK && d->link)
-        code = confirm(d, t);
-    return code;
+    read_parts(d, t, parts, count);
+    return confirm(d, t);
 }
 
 /* Whether the turn can be taken again when nothing is known of it: what it may have claimed is

@@ -35,6 +35,16 @@ static int read_evict(const lp_url_option *option, settings *out)
                : lp_url_refuse(option, "refuse or allow");
 }
 
+/* The name of a file, as it stands. */
+static int read_file(const lp_url_option *option, char **out)
+{
+    if (option->value_len == 0)
+        return lp_url_refuse(option, "the name of a file");
+    free(*out);
+    *out = strndup(option->value, option->value_len);
+    return *out ? LAPSE_OK : lp_fail_memory();
+}
+
 static int read_own(const lp_url_option *option, settings *out)
 {
     if (lp_url_is(option, "prefix"))
@@ -53,9 +63,16 @@ static int read_own(const lp_url_option *option, settings *out)
         return read_switch(option, &out->events);
     if (lp_url_is(option, "eviction"))
         return read_evict(option, out);
+    if (lp_url_is(option, "ca"))
+        return read_file(option, &out->ca);
+    if (lp_url_is(option, "cert"))
+        return read_file(option, &out->cert);
+    if (lp_url_is(option, "key"))
+        return read_file(option, &out->key);
     return lp_fail(LAPSE_EURL,
                    "redis: has no option %s: use prefix, db, wait, wait_limit, poll, timeout, "
-                   "events, eviction, max_pending, overflow, keep, max_dead, lease, stuck_after",
+                   "events, eviction, ca, cert, key, max_pending, overflow, keep, max_dead, lease, "
+                   "stuck_after",
                    lp_text_quote(option->name, option->name_len < 40 ? option->name_len : 40));
 }
 
@@ -123,6 +140,18 @@ static int take_place(lp_url_place *place, settings *out)
     return place->path ? read_db(place->path, out) : LAPSE_OK;
 }
 
+static int check_tls(const settings *s)
+{
+    if (!s->tls && (s->ca || s->cert || s->key))
+        return lp_fail(LAPSE_EURL, "the URL options ca, cert and key are for TLS: say rediss: "
+                                   "instead of redis:");
+    if (s->tls && s->socket)
+        return lp_fail(LAPSE_EURL, "rediss: needs a host: on a socket there is no TLS, use redis:");
+    if (s->key && !s->cert)
+        return lp_fail(LAPSE_EURL, "the URL has the option key and no cert, which it belongs to");
+    return LAPSE_OK;
+}
+
 int lp_redis_read_url(lp_store_config *config, settings *out)
 {
     *out = (settings){.prefix = "lapse",
@@ -130,9 +159,12 @@ int lp_redis_read_url(lp_store_config *config, settings *out)
                       .timeout = LAPSE_SECONDS(5),
                       .wait_limit = LAPSE_SECONDS(1)};
     out->keep_given = config->keep > 0;
-    if (strncmp(config->url, "rediss:", 7) == 0)
-        return lp_fail(LAPSE_EUNSUPPORTED, "rediss: needs TLS, which this version does not speak "
-                                           "to Redis: use redis: through a TLS tunnel");
+    out->tls = strncmp(config->url, "rediss:", 7) == 0;
+    if (out->tls && !lp_redis_has_tls())
+        return lp_fail(LAPSE_EUNSUPPORTED,
+                       "rediss: needs TLS, which this build of lapse lacks: build it with "
+                       "libhiredis-dev 1.0 or newer (hiredis_ssl) and libssl-dev, or use redis: "
+                       "through a TLS tunnel");
     lp_url_place place;
     int code = lp_url_read_place(config->url, &place);
     if (code < 0)
@@ -141,10 +173,11 @@ int lp_redis_read_url(lp_store_config *config, settings *out)
     lp_url_free_place(&place);
     if (code == LAPSE_OK)
         code = read_options(config, out);
-    if (code < 0)
-        return code;
-    lp_url_fill_in(config);
-    return LAPSE_OK;
+    if (code == LAPSE_OK)
+        code = check_tls(out);
+    if (code == LAPSE_OK)
+        lp_url_fill_in(config);
+    return code;
 }
 
 void lp_redis_free_settings(settings *s)
@@ -152,5 +185,9 @@ void lp_redis_free_settings(settings *s)
     lp_url_place place = {.user = s->user, .password = s->password, .host = s->host};
     lp_url_free_place(&place);
     free(s->socket);
+    free(s->ca);
+    free(s->cert);
+    free(s->key);
+    s->ca = s->cert = s->key = NULL;
     s->user = s->password = s->host = s->socket = NULL;
 }

@@ -319,13 +319,19 @@ static void clear_place(lp_index *x, lp_segment *s, uint32_t hole)
     x->count--;
 }
 
+void lp_index_remove_at(lp_index *x, uint64_t hash, const lp_index_entry *place)
+{
+    lp_segment *s = lp_index_segment(x, lp_index_tag(hash));
+    clear_place(x, s, (uint32_t)(place - s->entries));
+    shrink(x, s);
+}
+
 void lp_index_remove(lp_index *x, uint64_t hash, uint32_t record)
 {
     assert(x->count > 0);
     uint32_t tag = lp_index_tag(hash);
-    lp_segment *s = lp_index_segment(x, tag);
-    clear_place(x, s, place_of(s, tag, record));
-    shrink(x, s);
+    const lp_segment *s = lp_index_segment(x, tag);
+    lp_index_remove_at(x, hash, s->entries + place_of(s, tag, record));
 }
 
 void lp_index_replace(lp_index *x, uint64_t hash, uint32_t old, uint32_t record)

@@ -52,6 +52,9 @@ int lp_index_add_at(lp_index *x, uint64_t hash, uint32_t record, const lp_index_
 /* Remove `record` under `hash`; it must be there. Cannot fail. */
 void lp_index_remove(lp_index *x, uint64_t hash, uint32_t record);
 
+/* The same right after lp_index_search found it and said where. */
+void lp_index_remove_at(lp_index *x, uint64_t hash, const lp_index_entry *place);
+
 /* Let the entry of `old` under `hash`, which must be there, name `record` instead.
  * Both carry the same id. Cannot fail. */
 void lp_index_replace(lp_index *x, uint64_t hash, uint32_t old, uint32_t record);
@@ -94,8 +97,8 @@ static inline uint32_t lp_index_home(uint32_t tag, uint32_t size)
 /* Whether `record` carries the id that is looked for; `key` is passed on. */
 typedef bool (*lp_index_match)(const void *key, uint32_t record);
 
-/* The record under `hash` for which `match` holds, or LP_NONE with *place where the search
- * stopped. Inlined together with a static `match`. */
+/* The record under `hash` for which `match` holds, or LP_NONE; *place is where it stands, or
+ * where the search stopped. Inlined together with a static `match`. */
 __attribute__((always_inline)) static inline uint32_t
 lp_index_search(const lp_index *x, uint64_t hash, lp_index_match match, const void *key,
                 const lp_index_entry **place)
@@ -108,8 +111,10 @@ lp_index_search(const lp_index *x, uint64_t hash, lp_index_match match, const vo
     const lp_index_entry *end = s->entries + s->size;
     const lp_index_entry *e = s->entries + lp_index_home(tag, s->size);
     while (e->ref != 0) { /* Ends: a segment is never full. */
-        if (e->tag == tag && match(key, e->ref - 1))
+        if (e->tag == tag && match(key, e->ref - 1)) {
+            *place = e;
             return e->ref - 1;
+        }
         if (++e == end)
             e = s->entries;
     }

@@ -348,14 +348,7 @@ function Scheduler:each(state)
             :format(tostring(state)), 2)
     end
     local orders, message = self:orders(state)
-    if not orders then
-        error("lapse.each: " .. message, 2)
-    end
-    local i = 0
-    return function()
-        i = i + 1
-        return orders[i]
-    end
+    return (loop.iterate(orders, "lapse.each", message)) -- Not a tail call.
 end
 
 -- -- The module -------------------------------------------------------------------------------

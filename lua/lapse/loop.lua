@@ -193,7 +193,7 @@ local function pass(scheduler, max)
     return ran
 end
 
--- These are for lua/resty/lapse.lua, whose callbacks run apart from each other.
+-- The table is for lua/resty/lapse.lua, whose callbacks run apart from each other.
 local loop = {
     OVERRAN = OVERRAN,
     verdict_of = verdict_of,
@@ -201,6 +201,19 @@ local loop = {
     describe = describe,
     report = report,
 }
+
+-- An iterator over an array; without one the function `name`, which called this, raises the message
+-- at the place of its caller.
+function loop.iterate(array, name, message)
+    if not array then
+        error(name .. ": " .. message, 3)
+    end
+    local i = 0
+    return function()
+        i = i + 1
+        return array[i]
+    end
+end
 
 -- Returns how many ran; or nil, message, code.
 function loop.step(scheduler, max)

@@ -36,6 +36,7 @@ local lapse_core = require "lapse"
 local core = require "lapse.core"
 local loop = require "lapse.loop"
 local ask = require "resty.lapse.ask"
+local fast = require "resty.lapse.fast"
 local process = require "ngx.process"
 local reload = require "resty.lapse.reload"
 local worker = require "resty.lapse.worker"
@@ -185,6 +186,7 @@ local function start_durable(own, others)
     end
     this, message = worker.start(scheduler, own, nil, {
         place = place, patience = limit_of(others), stand_in = lapse_core.new(),
+        told_closed = not open and (message or "") or nil,
     })
     if not this then
         return nil, message, "System"
@@ -223,6 +225,7 @@ function lapse.start(options)
     if not this then
         return nil, message, "System"
     end
+    this.fast = fast.new(scheduler)
     return true
 end
 
@@ -252,6 +255,12 @@ function lapse.schedule(order_id, delay, callback)
         return ask.call(w, "schedule", order_id, delay, callback)
     end
     expect(w, delay)
+    local generation, message, code = fast.schedule(w, order_id, delay, callback)
+    if generation then
+        return generation
+    elseif generation == nil then
+        return nil, message, code
+    end
     return methods.schedule(w.scheduler, order_id, delay, callback)
 end
 
@@ -303,6 +312,12 @@ function lapse.put(order)
         return ask.call(w, "put", order)
     end
     expect(w, type(order) == "table" and order.delay)
+    local generation, message, code = fast.put(w, order)
+    if generation then
+        return generation
+    elseif generation == nil then
+        return nil, message, code
+    end
     return methods.put(w.scheduler, order)
 end
 
@@ -356,6 +371,12 @@ function lapse.cancel(order_id, generation)
     if w.place then
         return ask.call(w, "cancel", order_id, generation)
     end
+    local cancelled, why = fast.cancel(w, order_id, generation)
+    if cancelled then
+        return true
+    elseif cancelled == false then
+        return false, why
+    end
     return methods.cancel(w.scheduler, order_id, generation)
 end
 
@@ -408,6 +429,7 @@ function lapse.handle(queue, handler, policy)
     elseif not answer then
         return nil, message, code
     end
+    fast.forget(w)
     w.handlers[queue] = handler
     w.inline[queue] = inline or nil
     wake(w)
@@ -466,14 +488,8 @@ function lapse.each(state)
     local fine, orders, message = pcall(ask.call, w, "orders", state)
     if not fine then
         error(orders, 2)
-    elseif not orders then
-        error("resty.lapse.each: " .. message, 2)
     end
-    local i = 0
-    return function()
-        i = i + 1
-        return orders[i]
-    end
+    return (loop.iterate(orders, "resty.lapse.each", message)) -- Not a tail call.
 end
 
 ---@type fun(queue: string): true?, string?, string?

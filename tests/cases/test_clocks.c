@@ -4,7 +4,7 @@
  * let the machine "sleep" for this process only, and they write down every wait that
  * depends on the wall clock. The kernel's own sleep cannot be stepped for one process, so
  * such a wait is a failure by itself. */
-/* tiers: quick full soak */
+/* tiers: small full soak */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -2,7 +2,7 @@
  *
  * A queue has one handler, whose policy says how often, how soon, how late and how fast.
  * Replacing it, pausing it and stopping in the middle lose no order and run none twice. */
-/* tiers: quick full soak */
+/* tiers: small full soak */
 /* valgrind */
 #include "delivery.h"
 
@@ -1069,7 +1069,7 @@ START_TEST(p75_a_backlog_is_worked_off)
 {
     static storm st;
     rng luck = rng_open("p75_a_backlog_is_worked_off");
-    storm_open(&st, _i, tier(4000, 200000, 200000), (unsigned)tier(400, 2000, 2000));
+    storm_open(&st, _i, tier(4000, 50000, 200000), (unsigned)tier(400, 2000, 2000));
     uint64_t bytes = stats_of(st.r.s).bytes;
     size_t rss = resident_bytes();
     lapse_ns wanted = LAPSE_SECONDS(st.overdue) / st.per_second;

@@ -2,7 +2,7 @@
  *
  * The limit is exact, what ended is freed at once, and after a stop the set of orders
  * that did not run is exact too. */
-/* tiers: quick full soak */
+/* tiers: small full soak */
 #include "../support/support.h"
 
 #include <inttypes.h>
@@ -198,7 +198,7 @@ static void expect_no_growth(lapse *s, size_t rss, uint64_t bytes)
 /* Paid orders: scheduled for half an hour, cancelled at once, with 1 000 others open. */
 START_TEST(p30_cancelled_orders_leave_at_once)
 {
-    const int64_t rounds = tier(100000, 1000000, 10000000);
+    const int64_t rounds = tier(20000, 200000, 10000000);
     enum { OPEN = 1000 };
     static char payload[1024];
     atomic_int released = 0;
@@ -260,7 +260,7 @@ END_TEST
 /* Orders that fire, 1 000 open at a time. */
 START_TEST(p30_finished_orders_leave_at_once)
 {
-    const int64_t rounds = tier(20000, 1000000, 1000000);
+    const int64_t rounds = tier(20000, 200000, 1000000);
     static char payload[1024];
     atomic_int released = 0;
     lapse_options options = {.release = count_release};
@@ -300,7 +300,7 @@ END_TEST
 /* Memory for a peak is given back, or used again for the next peak. */
 START_TEST(p30_a_peak_is_not_kept_for_ever)
 {
-    const long peak = tier(5000, 300000, 1000000);
+    const long peak = tier(5000, 100000, 1000000);
     rig r = rig_manual(_i, START, NULL);
     uint64_t at_peak[3];
     for (int round = 0; round < 3; round++) {

@@ -396,7 +396,7 @@ static void check_history(int engine, rng *luck)
 START_TEST(p20_answers_match_some_sequential_order)
 {
     rng luck = rng_open("p20_answers_match_some_sequential_order");
-    for (long i = 0; i < tier(300, 20000, 500000); i++)
+    for (long i = 0; i < tier(300, 5000, 500000); i++)
         check_history(_i, &luck);
 }
 END_TEST

@@ -4,7 +4,7 @@
  * sample has a head of its own, every series stands there once, and each figure is that of
  * lapse_statistics and lapse_queue_statistics. */
 /* tiers: quick full soak */
-/* valgrind */
+/* valgrind: soak */
 #include "delivery.h"
 
 #include <inttypes.h>
@@ -524,7 +524,7 @@ START_TEST(metrics_are_read_while_orders_run)
     crew_start(&c, 2, place_orders, NULL);
     ck_assert(until_at_least(&traffic.accepted, 1));
     long before = 0;
-    for (long i = 0; i < tier(10, 1000, 20000); i++) {
+    for (long i = 0; i < tier(10, 300, 20000); i++) {
         reading *read = read_metrics(r.s);
         long done = strtol(text_of(read, "lapse_done_total"), NULL, 10);
         ck_assert_int_ge(done, before); /* A counter never goes back. */

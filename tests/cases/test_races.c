@@ -4,7 +4,7 @@
  * on the very order they are told of, closing where it cannot be done, rates under
  * repeated changes, and many claims that end at once. Where a race cannot be forced the
  * tiers say how often it is tried; nothing here depends on how long anything takes. */
-/* tiers: quick full soak */
+/* tiers: small full soak */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -97,7 +97,7 @@ START_TEST(a_taker_beside_one_with_short_timeouts)
 {
     rig r = rig_real(_i, &long_lease);
     taker a, b;
-    long rounds = tier(40, 5000, 100000);
+    long rounds = tier(40, 1000, 100000);
     taker_start(&a, r.s, "A", LAPSE_FOREVER);
     taker_start(&b, r.s, "B", LAPSE_US(300));
     for (long n = 1; n <= rounds; n++) {
@@ -117,7 +117,7 @@ START_TEST(a_taker_beside_busy_workers)
     rig r = rig_real(_i, &long_lease);
     taker a;
     atomic_int ran = 0;
-    long rounds = tier(15, 5000, 100000);
+    long rounds = tier(15, 1000, 100000);
     ck_assert_int_eq(lapse_handle(r.s, "H", count_run, &ran, NULL, NULL), 0);
     taker_start(&a, r.s, "A", LAPSE_FOREVER);
     ck_assert_int_eq(lapse_start(r.s, 2), 0);
@@ -322,7 +322,7 @@ START_TEST(a_host_beside_a_taker)
 {
     rig r = rig_real(_i, &long_lease);
     taker b;
-    long rounds = tier(60, 5000, 100000);
+    long rounds = tier(60, 1000, 100000);
     int fd = lapse_fd(r.s);
     taker_start(&b, r.s, "B", LAPSE_US(400));
     for (long n = 0; n < rounds; n++) {
@@ -1056,7 +1056,7 @@ static void cancel_every_other(void *arg, int number)
 /* A call for one queue brings all of another before its takers, in several steps. */
 START_TEST(much_falls_due_in_a_queue_that_nobody_asked_for)
 {
-    int count = (int)tier(20000, 300000, 1000000);
+    int count = (int)tier(20000, 100000, 1000000);
     rig r = rig_manual(_i, START, &long_lease);
     canceller c = {.s = r.s, .count = count};
     crew other;

@@ -3,7 +3,7 @@
  * The functions below named like libc's stand before them and, when `faults` is set, give
  * the odd answers that a kernel may give. A thread counts as ours unless it marked itself
  * as the host's. */
-/* tiers: quick full soak */
+/* tiers: small full soak */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

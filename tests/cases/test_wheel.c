@@ -3,8 +3,8 @@
  * The yardstick is a plain sorted list rounded up to a tick: what the wheel does may not
  * be told from it. The heap passes the same tests with its tick of a nanosecond.
  */
-/* tiers: quick full soak */
-/* valgrind */
+/* tiers: small full soak */
+/* valgrind: soak */
 #include "../support/support.h"
 
 #include <inttypes.h>
@@ -270,7 +270,7 @@ END_TEST
 
 START_TEST(p03_second_level_tick_by_tick)
 {
-    const int64_t step = tier(1361, 17, 1);
+    const int64_t step = tier(1361, 67, 1);
     for (int64_t offset = 0; offset < TURN; offset += step)
         boundary(_i, TURN, offset, offset % 2 == 0, NULL);
 }

@@ -1,4 +1,4 @@
-# tiers: quick full
+# tiers: small full
 """Every command that looks at or changes orders, on each store, as text and as JSON.
 
 All commands of a test run in one process, on one open store (world.c): in memory, and in the

@@ -1,4 +1,4 @@
-# tiers: quick
+# tiers: small
 """The tool without a store: help, usage errors, broken URLs, passwords, the manual page."""
 
 import os

@@ -4,7 +4,7 @@
  * they were told, or whenever their parent likes; others go on, and they are started anew.
  * In the end every order was done, none ran more often than once, and once for each
  * kill that hit it or lease that ended, and whatever a call had promised is there. */
-/* tiers: quick full soak */
+/* tiers: small full soak */
 /* servers */
 #define _GNU_SOURCE
 #include "stores/stores.h"
@@ -259,14 +259,14 @@ static void kill_at_every_step(int store, const char *test, const char *how)
     rig r = open_real(&f.at, NULL);
     add_option(&f.at, "lease=1s"); /* For the workers. */
     bool shared = able(&r, test, LAPSE_CAN_SHARE) && shared_by_processes(store, test);
-    long count = tier(300, 5000, ORDERS_MOST);
+    long count = tier(300, 2500, ORDERS_MOST);
     if (shared)
         put_numbers(r.s, "q", count);
     rig_close(&r);
     if (!shared)
         return;
     f.luck = rng_open(test);
-    f.kills_wanted = (int)tier(15, 50, 250);
+    f.kills_wanted = (int)tier(15, 25, 250);
     new_path(f.path, sizeof f.path, "ledger");
     f.l = map_ledger(f.path);
     ck_assert_ptr_nonnull(f.l);
@@ -352,7 +352,7 @@ START_TEST(p57_what_was_answered_before_a_kill_stands)
     rig r = open_real(&at, NULL);
     NEEDS_PROCESSES(&r, _i);
     rng luck = rng_open("p57_what_was_answered_before_a_kill_stands");
-    long promises = 0, rounds = tier(5, 30, 400);
+    long promises = 0, rounds = tier(5, 12, 400);
     for (long round = 0; round < rounds; round++) {
         pid_t pids[PROMISERS];
         int outs[PROMISERS];

@@ -1,4 +1,4 @@
-# tiers: quick
+# tiers: small
 """Every demo in every language that this build has tells the same story.
 
 LAPSE_BUILD_DIR is the build folder. What it holds decides which languages are tried; that
@@ -7,6 +7,8 @@ none is there is a failure.
 
 import os
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -34,11 +36,23 @@ def languages() -> dict[str, list[str]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def told() -> Iterator[dict[tuple[str, str], Future[str]]]:
+    """What each demo told. They do little but wait, so that several run at once."""
+    with ThreadPoolExecutor(8) as pool:
+        yield {
+            (language, demo): pool.submit(
+                check_demos.run, demo, [word.replace("{demo}", demo) for word in command]
+            )
+            for language, command in languages().items()
+            for demo in check_demos.DEMOS
+        }
+
+
 @pytest.mark.parametrize("demo", check_demos.DEMOS)
 @pytest.mark.parametrize("language", languages())
-def test_demo(language: str, demo: str) -> None:
-    command = [word.replace("{demo}", demo) for word in languages()[language]]
-    print(check_demos.run(demo, command))
+def test_demo(told: dict[tuple[str, str], Future[str]], language: str, demo: str) -> None:
+    print(told[language, demo].result())
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])

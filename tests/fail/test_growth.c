@@ -1,6 +1,6 @@
 /* test_growth.c - memory that runs out while thousands of orders come, run and go. */
 /* link: -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=free,--wrap=strdup,--wrap=mmap,--wrap=munmap,--wrap=open_memstream,--wrap=timerfd_create,--wrap=pthread_create,--wrap=getrandom */
-/* tiers: quick full */
+/* tiers: small full */
 /* What grows with the number of orders (records, index, timer, links, queues) grows at
  * counts that no test needs to know: every single call is made with its first, second, ...
  * allocation refused until it succeeds. And what is promised to need no memory is done

@@ -24,7 +24,7 @@ class Tree:
         for folder in folders or (".",):
             for where, names, files in os.walk(self.root / folder):
                 names[:] = sorted(n for n in names if n not in SKIPPED and "egg-info" not in n)
-                for name in sorted(files):
+                for name in sorted(set(files) - SKIPPED):
                     if not ext or name.endswith(tuple(ext)):
                         yield (Path(where) / name).relative_to(self.root).as_posix()
 

@@ -1,4 +1,5 @@
 -- What callbacks may do, what they are told, and what becomes of their errors.
+-- tiers: small
 
 local lapse = require "lapse"
 local support = require "support"

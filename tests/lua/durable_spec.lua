@@ -1,4 +1,5 @@
 -- Durable stores: orders that outlive the process, and handlers with names.
+-- tiers: small
 
 local lapse = require "lapse"
 local support = require "support"

@@ -1,6 +1,7 @@
 -- The examples run, twenty times faster than they do for people. Those in the loops of others
 -- have a buyer in real time, who must not be too late on a busy machine: they are twice as fast,
 -- and run at the same time.
+-- tiers: small
 
 local support = require "support"
 

@@ -1,4 +1,5 @@
 -- Handlers of queues: policies, retries, rates, claims that are lost, pausing.
+-- tiers: small
 
 local lapse = require "lapse"
 local support = require "support"

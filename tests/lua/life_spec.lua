@@ -1,4 +1,5 @@
 -- From new to close: limits, stop, and that nothing stays behind.
+-- tiers: small
 
 local lapse = require "lapse"
 local support = require "support"

@@ -1,4 +1,5 @@
 -- The run loop, the host's own loop, and taking orders without a callback.
+-- tiers: small
 
 local lapse = require "lapse"
 local support = require "support"

@@ -1,6 +1,7 @@
 -- In the loops of others: luv, cqueues, copas and LuaSocket's select, the real ones.
 --
 -- These run in real time, as the loops do: nothing is early, and how late is not asked.
+-- tiers: small
 
 local lapse = require "lapse"
 local support = require "support"

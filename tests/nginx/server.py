@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,11 +40,13 @@ class Server:
 
 
 @contextmanager
-def shop(store: str, folder: Path, running_at_start: bool = True) -> Iterator[tuple[Server, Nginx]]:
+def shop(
+    store: str, folder: Path, before: Callable[[Server], object] = lambda server: None
+) -> Iterator[tuple[Server, Nginx]]:
+    """`before` is done to the server before nginx starts."""
     server = Server(store, folder)
     try:
-        if not running_at_start:
-            server.do("kill")
+        before(server)
         with running(folder, init_worker=START.format(url=server.url)) as nginx:
             for worker in (0, 1):
                 assert nginx.lua('return "ready"', worker) == "ready"
@@ -93,11 +95,26 @@ def check_outage(store: str, folder: Path) -> None:
 
 def check_late_server(store: str, folder: Path) -> None:
     """The workers serve before their store does."""
-    with shop(store, folder, running_at_start=False) as (server, nginx):
+    with shop(store, folder, lambda server: server.do("kill")) as (server, nginx):
         for worker in (0, 1):
             assert is_refused(nginx.lua(TRY % "early", worker))
         assert "is tried again" in nginx.log()
         server.do("start", str(os.getpid()))
+        check_opens(nginx)
+
+
+def check_opens(nginx: Nginx) -> None:
+    for worker in (0, 1):
+        eventually(lambda w=worker: nginx.lua(TRY % f"after{w}", w) == "made", "it opens")
+    eventually(lambda: {"after0 p", "after1 p"} <= set(nginx.fired()), "the handlers run")
+
+
+def check_refusing_server(
+    store: str, folder: Path, refuse: Callable[[Server], object], accept: Callable[[Server], object]
+) -> None:
+    """A server that is there and refuses, as one does that is not set up yet, is tried again."""
+    with shop(store, folder, refuse) as (server, nginx):
         for worker in (0, 1):
-            eventually(lambda w=worker: nginx.lua(TRY % f"after{w}", w) == "made", "it opens")
-        eventually(lambda: {"after0 p", "after1 p"} <= set(nginx.fired()), "the handlers run")
+            assert nginx.lua(TRY % "early", worker) == "System"
+        accept(server)
+        check_opens(nginx)

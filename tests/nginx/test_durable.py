@@ -229,6 +229,33 @@ def test_each_order_runs_once_in_one_of_the_workers(tmp_path: Path) -> None:
         print(Counter(pids))
 
 
+def test_a_busy_worker_lets_others_have_what_it_cannot_start(tmp_path: Path) -> None:
+    """It has claimed many at once, and its callback keeps it busy until all others have run."""
+    more = """
+        lapse.handle("tells", function(id, order)
+            ngx.shared.lapse:incr("ran", 1, 0)
+            fired(id, order.attempt)
+        end)
+        lapse.handle("blocks", function(id, order)
+            while ngx.shared.lapse:get "ran" < 500 do end
+            fired(id, order.attempt)
+        end)
+    """
+    with durable(tmp_path, more, url="&lease=6s") as nginx:
+        nginx.lua(LUA + """
+            local orders = {}
+            for i = 1, 500 do
+                local queue = i == 250 and "blocks" or "tells"
+                orders[i] = { id = "o" .. i, queue = queue, delay = 0.2 + i / 1e6 }
+            end
+            orders[501] = { id = "last", queue = "tells", delay = 0.3 }
+            assert(select(2, lapse.schedule_many(orders)) == 501)
+        """)
+        eventually(lambda: len(nginx.fired()) >= 501, "all have run")
+        eventually(lambda: pending(tmp_path) == set(), "all are settled")
+        assert Counter(nginx.fired()) == Counter([*(f"o{i} 1" for i in range(1, 501)), "last 1"])
+
+
 def test_verdicts_are_settled(tmp_path: Path) -> None:
     more = """
         lapse.handle("retries", function(id, order)

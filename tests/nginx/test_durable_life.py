@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from durable import LUA, PATIENT, durable, in_background, locked, pending, url_of
-from nginx import BUILD, ROOT, Nginx, eventually, is_alive, occupy
+from nginx import BUILD, ROOT, Nginx, eventually, is_alive, occupy, running
 
 PUT = LUA + 'return tostring((lapse.put { id = "%s", queue = "%s", delay = %s }))'
 CODE = LUA + """
@@ -199,6 +199,60 @@ def test_calls_wait_for_a_store_that_opens_late(tmp_path: Path) -> None:
         assert all(int(answer.result(60)) > 0 for answer in answers)
         eventually(lambda: len(nginx.fired()) == 7, "all run")
         assert Counter(nginx.fired()) == Counter(["old", *(f"o{n}" for n in range(6))])
+
+
+def test_a_full_disk_is_tried_again(tmp_path: Path) -> None:
+    """So is all that can end by itself."""
+    path = tmp_path / "orders.db"
+    path.symlink_to("/dev/full")
+    with durable(tmp_path) as nginx:
+        for worker in (0, 1):
+            told = nginx.lua(CODE % 'put { id = "new", queue = "fired" }', worker)
+            assert told.startswith("nil System ") and "its disk is full" in told, told
+        path.unlink()
+        for worker in (0, 1):
+            eventually(lambda w=worker: nginx.lua(PUT % (f"o{w}", "fired", 0), w) != "nil", "it opens")
+        eventually(lambda: sorted(nginx.fired()) == ["o0", "o1"], "both run")
+        eventually(lambda: nginx.log().count("lapse: the store is open") == 2, "both say so")
+        assert nginx.log().count("lapse: the store is not open yet") == 2, "once each"
+
+
+def test_what_can_never_work_is_not_tried_again(tmp_path: Path) -> None:
+    start = LUA + """
+        local started, message, code = lapse.start { url = "%s" }
+        fired(tostring(started), code, message)
+    """
+    for url, code in (("sqlite:///orders.db?nothing=1", "BadUrl"), ("nosuch://host", "BadUrl")):
+        folder = tmp_path / url.split(":")[0]
+        folder.mkdir()
+        with running(folder, init_worker=start % url, workers=1) as nginx:
+            eventually(lambda nginx=nginx: nginx.fired() != [], "start answers")
+            assert nginx.fired()[0].startswith(f"nil {code} "), nginx.fired()
+
+
+def test_many_orders_share_the_patience_of_one_call(tmp_path: Path) -> None:
+    """They wait as long as one does: of three that are put one after the other two wait longer."""
+    with durable(tmp_path, url="&busy=60s&lease=4s", workers=1) as nginx, locked(tmp_path):
+        told = nginx.lua(LUA + """
+            local orders, ended = {}, {}
+            for i = 1, 20 do
+                orders[i] = { id = "many" .. i, queue = "later", delay = 3600 }
+            end
+            local one = ngx.thread.spawn(function()
+                for i = 1, 3 do
+                    local _, _, code = lapse.put { id = "one" .. i, queue = "later", delay = 3600 }
+                    ended[#ended + 1] = code
+                end
+            end)
+            local results, accepted = lapse.schedule_many(orders)
+            ended[#ended + 1] = "all"
+            ngx.thread.wait(one)
+            for _, code in ipairs(results) do
+                assert(code == "Unsure", code)
+            end
+            return accepted .. " " .. table.concat(ended, " ")
+        """)
+    assert told in ("0 Unsure all Unsure Unsure", "0 all Unsure Unsure Unsure")
 
 
 def test_a_store_that_is_gone_is_an_answer_and_no_hang(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from durable import in_background
 from nginx import START, Nginx, eventually, occupy, running
 
 LUA = 'local lapse, fired = require "resty.lapse", require "fired"\n'
@@ -148,21 +149,40 @@ def test_no_more_than_max_inflight(tmp_path: Path) -> None:
 
 
 def test_p_51_timers_and_connections_run_out(tmp_path: Path) -> None:
-    """10 000 orders with 16 pending timers; for 5 s there is no connection, either."""
+    """10 000 orders with 16 pending timers; for 5 s there is no connection, either.
+
+    They are scheduled when no connection is left, by a request that keeps its own."""
     parts = {"workers": 1, "connections": 40, "http": "lua_max_pending_timers 16;"}
     with running(tmp_path, **parts) as nginx:
-        nginx.lua(LUA + """
-            for i = 1, 10000 do
-                lapse.put { id = "o" .. i, queue = "fired", delay = 1 + i % 4000 / 1000 }
+        request = in_background(nginx.lua, LUA + f"""
+            local function wait_for(name)
+                local file = io.open("{tmp_path}/" .. name)
+                while not file do
+                    ngx.sleep(0.01) -- sleeps: until the test has made it
+                    file = io.open("{tmp_path}/" .. name)
+                end
+                file:close()
             end
+            fired("waits")
+            wait_for("no connections")
+            for i = 1, 10000 do
+                lapse.put {{ id = "o" .. i, queue = "fired", delay = 1 + i % 4000 / 1000 }}
+            end
+            fired("scheduled")
+            wait_for("enough connections")
         """)
+        eventually(lambda: nginx.fired() == ["waits"], "the request waits")
         held = occupy(nginx)
+        (tmp_path / "no connections").touch()
+        eventually(lambda: "scheduled" in nginx.fired(), "they are scheduled")
         time.sleep(5)  # sleeps: the shortage
-        during = len(nginx.fired())
+        during = len(nginx.fired()) - 2
         for connection in held:
             connection.close()
+        (tmp_path / "enough connections").touch()
         ended = time.monotonic()
-        each_once(nginx, [f"o{i}" for i in range(1, 10001)])
+        request.result(60)
+        each_once(nginx, ["waits", "scheduled", *(f"o{i}" for i in range(1, 10001))])
         print(f"{during} ran in the shortage, the rest {time.monotonic() - ended:.2f} s after it")
         assert during < 10000, "there was no shortage"
 

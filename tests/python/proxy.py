@@ -11,7 +11,8 @@ import threading
 class Proxy:
     """Passes bytes on between clients and a port; can refuse, cut, stall, and change the port.
 
-    `cut_before`: the next client that says this is cut instead, once."""
+    `cut_before`: the next client that says this is cut instead, once; `cut_after`: once it has
+    been answered, which it is not told."""
 
     URL = "127.0.0.1:{}"
 
@@ -22,6 +23,7 @@ class Proxy:
         self.lock = threading.Lock()
         self.stalled = False
         self.cut_before: bytes | None = None
+        self.cut_after: bytes | None = None
         self.port = 0
         self.accept()
 
@@ -83,6 +85,7 @@ class Proxy:
 
     def _pass(self, client: socket.socket, server: socket.socket) -> None:
         other = {client: server, server: client}
+        is_last = False
         try:
             while True:
                 for s in select.select([client, server], [], [])[0]:
@@ -92,8 +95,10 @@ class Proxy:
                     if self.cut_before and self.cut_before in data and s is client:
                         self.cut_before = None
                         return
-                    if not data:
+                    if not data or (is_last and s is server):
                         return
+                    if self.cut_after and self.cut_after in data and s is client:
+                        self.cut_after, is_last = None, True
                     other[s].sendall(data)
         except OSError:
             return

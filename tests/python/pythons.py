@@ -1,7 +1,8 @@
 """Which CPythons there are on this machine, 3.11 and newer: one path a line when it is run.
 
 Those on PATH and where people keep several of them; LAPSE_PYTHONS names more, separated by
-colons. Of one release only the first is taken; one that cannot be started is left out.
+colons. Of 3.12.1 and 3.12.4 only the first is taken, but for the tier soak, which takes each
+release; one that cannot be started is left out.
 """
 
 from __future__ import annotations
@@ -47,13 +48,16 @@ def look(path: str) -> tuple[str, str]:
 @functools.cache
 def pythons() -> dict[str, str]:
     """The path of each release, the running one first."""
-    found: dict[str, str] = {}
+    found: dict[str, tuple[str, str]] = {}
     for candidate in dict.fromkeys(candidates()):
         release, path = look(candidate)
         minor = tuple(int(part) for part in release.rstrip("t").split(".")[:2] if part)
+        kind = f"{minor}{release.endswith('t')}"
+        if os.environ.get("LAPSE_TIER") == "soak":
+            kind = release
         if minor >= OLDEST:
-            found.setdefault(release, path)
-    return found
+            found.setdefault(kind, (release, path))
+    return dict(found.values())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
-"""The quick tests in every other CPython that is here: the same module, and pytest from here.
+"""The small tests in the other CPythons that are here: the same module, and pytest from here.
 
     run_others.py [<argument of pytest>...]
+
+What a store on a server answers does not depend on the interpreter, so that only the tier soak
+runs those tests here too.
 
 pytest and what it needs is written in Python, so that the files of one release serve another.
 """
@@ -29,12 +32,21 @@ def lend(folder: Path) -> None:
             (folder / source.name).symlink_to(source)
 
 
+def tests() -> list[str]:
+    if os.environ.get("LAPSE_TIER") == "soak":
+        servers = []
+    else:
+        servers = os.environ.get("LAPSE_SERVER_STORES", "").split()
+    here = Path(__file__).parent
+    return [str(here), *(f"--ignore-glob={here}/test_{store}*.py" for store in servers)]
+
+
 def run(path: str, lent: str) -> bool:
     places = [os.environ.get("PYTHONPATH", ""), lent]
     done = subprocess.run(
         [path, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", "--disable-warnings",
-         *(sys.argv[1:] or [str(Path(__file__).parent)])],
-        env={**os.environ, "PYTHONPATH": ":".join(filter(None, places))},
+         *(sys.argv[1:] or tests())],
+        env={**os.environ, "LAPSE_TIER": "quick", "PYTHONPATH": ":".join(filter(None, places))},
         check=False,
     )
     return done.returncode == 0

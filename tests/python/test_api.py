@@ -1,3 +1,4 @@
+# tiers: quick full
 """The package as a user meets it: the module's functions, lists, numbers, docs and stubs."""
 
 import ast

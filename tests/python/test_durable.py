@@ -392,7 +392,9 @@ def test_p19_what_is_stored_is_an_instant(url, s):
     assert 1800 <= due - placed < 1800 + PATIENCE
     for zone in ("America/New_York", "Asia/Shanghai"):
         seen = fine(program, url, zone).split()
-        assert float(seen[0]) == pytest.approx(due, abs=0.01) and 1700 < float(seen[1]) <= 1800
+        # Not hours away. A process that is held up between two clocks is a little off.
+        assert float(seen[0]) == pytest.approx(due, abs=PATIENCE)
+        assert 1700 < float(seen[1]) <= 1800
     with pytest.raises(lapse.Invalid, match="no time zone"):
         s.schedule_at("b", datetime.datetime(2026, 3, 29, 2, 30), queue="q")
 

@@ -1,3 +1,4 @@
+# tiers: quick full
 """What callbacks raise: verdicts, and the one rule for where an error goes."""
 
 import logging

@@ -1,3 +1,4 @@
+# tiers: quick full
 """Ids and payloads are bytes: kept as they are, never cut, never merged."""
 
 import copy

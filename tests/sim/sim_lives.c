@@ -22,7 +22,7 @@ static uint64_t from_environment(const char *name, uint64_t otherwise)
 int main(void)
 {
     uint64_t seed = from_environment("LAPSE_SEED", (uint64_t)boot_now());
-    uint64_t lives = from_environment("LAPSE_LIVES", (uint64_t)tier(1000, 100000, 10000000));
+    uint64_t lives = from_environment("LAPSE_LIVES", (uint64_t)tier(1000, 20000, 10000000));
     uint64_t steps = 0;
     printf("LAPSE_SEED=%llu LAPSE_LIVES=%llu\n", (unsigned long long)seed,
            (unsigned long long)lives);

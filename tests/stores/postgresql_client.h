@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "stores/stores.h"
 
@@ -83,6 +85,61 @@ static inline const char *word(PGconn *conn, const char *text)
 static inline long number(PGconn *conn, const char *text)
 {
     return atol(word(conn, text));
+}
+
+/* -- Time -- */
+
+static inline lapse_ns now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (lapse_ns)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static inline void pause_ms(int ms)
+{
+    usleep((useconds_t)ms * 1000); /* sleeps: something else has to happen meanwhile */
+}
+
+static inline bool wait_until(bool (*holds)(void *arg), void *arg)
+{
+    for (lapse_ns until = now_ns() + 2 * LIMIT; now_ns() < until; pause_ms(2))
+        if (holds(arg))
+            return true;
+    return false;
+}
+
+static inline bool has_run(void *arg)
+{
+    return atomic_load((atomic_int *)arg) > 0;
+}
+
+/* -- What the server has counted -- */
+
+typedef struct reads {
+    long scans, rows;
+} reads;
+
+/* Of lapse_order, as the server has counted; what is under way is told when sessions end. */
+static inline reads reads_of(PGconn *app)
+{
+    sql(app, "SELECT pg_stat_force_next_flush()");
+    sql(app, "SELECT pg_stat_clear_snapshot()");
+    char schema[64];
+    snprintf(schema, sizeof schema, "%s", word(app, "SELECT current_schema()"));
+    char text[300];
+    reads r;
+    snprintf(text, sizeof text,
+             "SELECT seq_scan FROM pg_stat_user_tables WHERE schemaname = '%s' AND relname ="
+             " 'lapse_order'",
+             schema);
+    r.scans = number(app, text);
+    snprintf(text, sizeof text,
+             "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE schemaname = '%s' AND"
+             " relname = 'lapse_order'",
+             schema);
+    r.rows = number(app, text);
+    return r;
 }
 
 #endif

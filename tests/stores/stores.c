@@ -32,7 +32,8 @@ static const struct row table[] = {
     {"postgresql", NULL, LAPSE_MS(1), 0, false, "postgresql", "schema"},
     {"redis", NULL, LAPSE_MS(1), 0, false, "redis", "prefix"},
     {"rabbitmq", NULL, LAPSE_MS(1), 300, false, "rabbitmq", "prefix"},
-    {"rabbitmq_ticket", "?poll=1s&ticket=sqlite%%3A///%s", LAPSE_MS(1), 0, false, "rabbitmq", NULL},
+    {"rabbitmq_ticket", "&poll=1s&ticket=sqlite%%3A///%s", LAPSE_MS(1), 0, false, "rabbitmq",
+     "prefix"},
 };
 
 enum { ROWS = sizeof table / sizeof *table };
@@ -44,6 +45,8 @@ static char folder[256];
 static char bases[ROWS][256]; /* what the URLs of those on a server begin with */
 static int paths;             /* made so far in this process */
 static pid_t runner;          /* the servers end with it, however it ends */
+static unsigned long started; /* when: what another process with its number left is not met */
+static const char *standing;  /* LAPSE_SERVER: the folder of one that is there for others too */
 
 int store_count(void)
 {
@@ -92,11 +95,9 @@ static void row_url(const struct row *row, char *out, size_t size)
     int length = 0;
     if (row->server != NULL) {
         const char *base = bases[row - table];
-        length = snprintf(out, size, "%s", base);
-        if (row->apart != NULL)
-            length =
-                snprintf(out, size, "%s%c%s=t%ld_%d", base, strchr(base, '?') != NULL ? '&' : '?',
-                         row->apart, (long)getpid(), paths++);
+        length =
+            snprintf(out, size, "%s%c%s=t%lx_%ld_%d", base, strchr(base, '?') != NULL ? '&' : '?',
+                     row->apart, started, (long)getpid(), paths++);
         must(length < (int)size, base);
     }
     if (row->url == NULL)
@@ -126,9 +127,10 @@ static bool is_asked_for(const struct row *row)
 
 void server_do(const char *server, const char *verb, char *line, size_t size)
 {
-    char command[1024];
-    snprintf(command, sizeof command, "'%s/%s' %s '%s/%s' %ld", LAPSE_SERVERS, server, verb, folder,
-             server, (long)runner);
+    char command[1024], own[300];
+    snprintf(own, sizeof own, "%s/%s", folder, server);
+    snprintf(command, sizeof command, "'%s/%s' %s '%s' %ld", LAPSE_SERVERS, server, verb,
+             standing != NULL ? standing : own, (long)runner);
     FILE *out = popen(command, "r");
     must(out != NULL, command);
     char said[256] = "";
@@ -144,7 +146,7 @@ void server_do(const char *server, const char *verb, char *line, size_t size)
 
 static void stop_servers(void)
 {
-    for (int i = 0; i < ROWS; i++)
+    for (int i = 0; standing == NULL && i < ROWS; i++)
         if (*bases[i] != '\0')
             server_do(table[i].server, "stop", NULL, 0);
 }
@@ -155,7 +157,7 @@ static bool is_built(int i)
     char url[512];
     lapse *s;
     if (table[i].server != NULL)
-        server_do(table[i].server, "start", bases[i], sizeof bases[i]);
+        server_do(table[i].server, standing != NULL ? "url" : "start", bases[i], sizeof bases[i]);
     row_url(&table[i], url, sizeof url);
     int result = lapse_open(url, NULL, &s);
     if (result == LAPSE_ESTORE) {
@@ -197,6 +199,8 @@ int stores_main(const char *name, void (*fill)(Suite *suite))
 {
     make_folder();
     runner = getpid();
+    started = (unsigned long)(boot_now() / LAPSE_MS(1));
+    standing = getenv("LAPSE_SERVER");
     lp_test_store = &simple_store;
     open_table();
     Suite *suite = suite_create(name);

@@ -2,7 +2,7 @@
  *
  * An answer is never taken back: what was said to be cancelled never starts, and nothing
  * follows "running". */
-/* tiers: quick full */
+/* tiers: small full */
 /* servers */
 #include "stores/stores.h"
 

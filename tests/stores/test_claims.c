@@ -2,7 +2,7 @@
  *
  * One consumer holds an order at a time. Who lost his lease can settle nothing; each claim
  * has a fence above every earlier one of its id. */
-/* tiers: quick full */
+/* tiers: small full */
 /* servers */
 #include "stores/stores.h"
 

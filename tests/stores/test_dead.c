@@ -2,7 +2,7 @@
  *
  * An order that cannot be delivered stays to be looked at, with its reason and last error,
  * until it is scheduled again, purged, or dropped for newer ones. */
-/* tiers: quick full */
+/* tiers: small full */
 /* servers */
 #include "stores/stores.h"
 

@@ -2,8 +2,10 @@
  *
  * A host's loop looks (lapse_fd, lapse_timeout) and one order is claimed for it. Until it
  * starts it counts as pending, whatever the store's row says. */
-/* tiers: quick full */
+/* tiers: small full */
 #include "stores/stores.h"
+
+#include <stdlib.h>
 
 #include <string.h>
 
@@ -183,6 +185,36 @@ START_TEST(a_host_that_does_not_come_lets_others)
 }
 END_TEST
 
+START_TEST(a_host_is_given_as_many_as_it_wants)
+{
+    tape t, other;
+    place p = new_place(_i, NULL);
+    rig r = open_place(&p, NULL);
+    NEEDS(&r, LAPSE_CAN_DURABLE | LAPSE_CAN_SHARE);
+    tape_open(&t, r.s);
+    ck_assert_int_eq(lapse_handle(r.s, "work", tape_note, &t, NULL, NULL), LAPSE_OK);
+    EXPECT_ERROR(lapse_want(r.s, 0), LAPSE_EINVAL, "0 callbacks");
+    EXPECT_ERROR(lapse_want(r.s, LAPSE_WANT_MAX + 1), LAPSE_EINVAL, "1001 callbacks");
+    ck_assert_int_eq(lapse_want(r.s, 4), LAPSE_OK);
+    ck_assert_int_ge(lapse_fd(r.s), 0);
+    put_batch(r.s, "work", "o", 10, 0);
+    ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_MS(10)), LAPSE_OK);
+    ck_assert_int_eq(lapse_timeout(r.s), 0);
+    rig second = join_place(&p, &r, NULL);
+    tape_open(&other, second.s);
+    ck_assert_int_eq(lapse_handle(second.s, "work", tape_note, &other, NULL, NULL), LAPSE_OK);
+    ck_assert_int_eq(lapse_process(second.s, 0), 6);
+    ck_assert_int_eq(lapse_process(r.s, 0), 4);
+    ck_assert_int_eq(lapse_process(r.s, 0), 0);
+    for (int i = 0; i < 4; i++)
+        ck_assert_int_eq(atoi(t.entries[i].id + 1), i); /* The oldest, and in order. */
+    leave_place(&second);
+    rig_close(&r);
+    tape_close(&t);
+    tape_close(&other);
+}
+END_TEST
+
 /* -- Takers ------------------------------------------------------------------------------- */
 
 START_TEST(a_host_that_polls_is_told)
@@ -226,6 +258,32 @@ START_TEST(a_crowd_of_takers_is_in_nobodys_way)
     for (int i = 0; i < 2; i++)
         crew_join(&crowds[i]);
     check_calm();
+    end(&r, NULL);
+}
+END_TEST
+
+static void look_for_more(void *arg, const lapse_info *info)
+{
+    (void)info;
+    ck_assert_int_ge(lapse_timeout(*(lapse **)arg), 0);
+}
+
+/* The driver claims "b" after the pass has looked for the last time, and before it ends. */
+START_TEST(a_pass_runs_what_is_claimed_behind_its_back)
+{
+    lapse *s = NULL;
+    const lapse_options options = {.on_dead = look_for_more, .hook_arg = &s};
+    rig r = fresh(_i, &options);
+    s = r.s;
+    player p;
+    player_open(&p, r.s, always_reject);
+    handle(r.s, "work", &p, NULL);
+    put(r.s, "work", "a", LAPSE_MS(1));
+    put(r.s, "work", "b", LAPSE_MS(2));
+    ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_MS(5)), LAPSE_OK);
+    ck_assert_int_eq(lapse_process(r.s, 0), 2);
+    ck_assert_uint_eq(tape_count(&p.ran), 2);
+    player_close(&p);
     end(&r, NULL);
 }
 END_TEST
@@ -462,11 +520,13 @@ static void fill(Suite *suite)
     ADD_FOR_STORES(loans, reschedule_withdraws);
     ADD_FOR_STORES(loans, stop_gives_back);
     ADD_FOR_STORES(loans, a_host_that_does_not_come_lets_others);
+    ADD_FOR_STORES(loans, a_host_is_given_as_many_as_it_wants);
     suite_add_tcase(suite, loans);
 
     TCase *others = tcase_create("takers, dead letters");
     ADD_FOR_STORES(others, a_host_that_polls_is_told);
     ADD_FOR_STORES(others, a_crowd_of_takers_is_in_nobodys_way);
+    ADD_FOR_STORES(others, a_pass_runs_what_is_claimed_behind_its_back);
     ADD_FOR_STORES(others, requeue_makes_room_without_losing_it);
     ADD_FOR_STORES(others, the_largest_max_dead_keeps_them);
     suite_add_tcase(suite, others);

@@ -4,7 +4,7 @@
  * Whatever the store does: a call says what is known of it, nothing that was accepted is
  * lost, nothing runs twice but what a lost answer explains, and the scheduler goes on by
  * itself when the store is back. Each test runs over each durable store (faulty.h). */
-/* tiers: quick full */
+/* tiers: small full */
 #include "stores/faulty.h"
 #include "stores/simple_store.h"
 #include "stores/stores.h"

@@ -3,7 +3,7 @@
  *
  * A handler runs the orders of its queue as its policy says, and its verdict is what
  * happens to them. */
-/* tiers: quick full */
+/* tiers: small full */
 /* servers */
 #include "stores/stores.h"
 

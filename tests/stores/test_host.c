@@ -3,7 +3,7 @@
  *
  * The host stays in charge: nothing runs but in its calls or on threads it asked for; what
  * it may not do is refused with a name; a child process inherits nothing. */
-/* tiers: quick full */
+/* tiers: small full */
 /* servers */
 #include "stores/stores.h"
 

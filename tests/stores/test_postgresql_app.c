@@ -8,13 +8,6 @@
 #include <time.h>
 #include <unistd.h>
 
-static lapse_ns now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (lapse_ns)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* -- C, on the caller's connection ------------------------------------------------------------ */
 
 START_TEST(p64_the_order_and_its_timeout_are_committed_together)

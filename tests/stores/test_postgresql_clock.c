@@ -33,13 +33,6 @@ typedef struct sheet {
 
 static sheet *counted;
 
-static lapse_ns now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (lapse_ns)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static bool map_sheet(const char *path)
 {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);

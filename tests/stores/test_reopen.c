@@ -3,7 +3,7 @@
  *
  * On return a call is durable: closing adds nothing to it. All that is known of an order
  * outlives the scheduler: its time, payload, attempts, generation and fence, how it ended. */
-/* tiers: quick full */
+/* tiers: small full */
 /* servers */
 #include "stores/stores.h"
 

@@ -2,7 +2,7 @@
  * P-09 to P-11, P-52 to P-54, P-56.
  *
  * Never early, in order of due time, each id once; ids and payloads are bytes. */
-/* tiers: quick full */
+/* tiers: small full soak */
 /* servers */
 #include "stores/stores.h"
 
@@ -558,7 +558,7 @@ END_TEST
 
 START_TEST(many_thousands_at_once)
 {
-    int count = store_most(_i, tier(3000, 30000, 300000));
+    int count = store_most(_i, tier(3000, 6000, 300000));
     rig r = fresh(_i, NULL);
     char(*ids)[16] = calloc((size_t)count, sizeof *ids);
     lapse_spec *specs = calloc((size_t)count, sizeof *specs);

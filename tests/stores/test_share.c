@@ -3,7 +3,7 @@
  *
  * What one does the others see; an order is held by one of them at a time. What a test
  * says of `here` and `there` holds whichever of them did it. */
-/* tiers: quick full */
+/* tiers: small full */
 /* servers */
 #define _GNU_SOURCE
 #include "stores/stores.h"

@@ -3,7 +3,7 @@
  * The shop changes an order only from the state it expects to find (a conditional update)
  * and under its own lock. Together with lapse's answers there is one winner for every order,
  * and stock is exact. */
-/* tiers: quick full soak */
+/* tiers: small full soak */
 /* servers */
 #include "stores/stores.h"
 
@@ -146,7 +146,7 @@ static void pay_and_close(int store, const char *test, bool apart)
         back = open_real(&at, NULL);
         shop.back = back.s;
     }
-    shop_open(&shop, store_most(store, tier(400, 10000, 100000)));
+    shop_open(&shop, store_most(store, tier(400, 3000, 100000)));
     shop.delay = LAPSE_MS(tier(200, 500, 500)); /* Longer than it takes to place so many. */
     shop.spread = LAPSE_MS(lapse_abilities(front.s) & LAPSE_CAN_SHARE ? 4 : 1);
     ck_assert_int_eq(lapse_handle(shop.back, "unpaid", close_unpaid, &shop, NULL, NULL), 0);
@@ -276,7 +276,7 @@ static void expect_rate(const tape *ran, long rate)
  * rate, oldest first but for the share of the new, with memory that does not grow with it. */
 START_TEST(p75_restart_storm)
 {
-    long overdue = store_most(_i, tier(2000, 20000, 200000)), rate = overdue / tier(20, 20, 100);
+    long overdue = store_most(_i, tier(2000, 5000, 200000)), rate = overdue / tier(20, 20, 100);
     place at = new_place(_i, NULL);
     rig r = open_place(&at, NULL);
     char(*ids)[16] = calloc((size_t)overdue, sizeof *ids);

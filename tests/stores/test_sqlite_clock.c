@@ -1,6 +1,6 @@
 /* test_sqlite_clock.c - due times over reboots and steps of the wall clock: P-19, P-60; and
  * fences that no failure can bring back. */
-/* tiers: quick */
+/* tiers: small */
 /* valgrind */
 #include <time.h>
 

@@ -4,7 +4,7 @@
  * `stores_sqlite_file --golden <path>` writes the file that the golden test reads: the tables
  * of this version with an order in every place. One is kept for each version, as
  * tests/stores/golden/v<number>.db, and never written again. */
-/* tiers: quick */
+/* tiers: small */
 /* valgrind */
 /* link: -Wl,--wrap=statfs */
 #include <fcntl.h>

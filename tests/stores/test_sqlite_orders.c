@@ -1,5 +1,5 @@
 /* test_sqlite_orders.c - what a turn does to rows, and that it agrees with itself. */
-/* tiers: quick */
+/* tiers: small */
 /* valgrind */
 #include "stores/turns.h"
 

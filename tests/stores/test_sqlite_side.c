@@ -1,6 +1,6 @@
 /* test_sqlite_side.c - what processes on one file have to do with each other: the gate, hints,
  * the log that is brought back, fork. */
-/* tiers: quick full */
+/* tiers: small full */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <signal.h>

@@ -30,7 +30,7 @@ GRACE = float(os.environ.get("SHOP_GRACE", 40))  # gunicorn's graceful_timeout, 
 app = Flask(__name__)
 app.logger.setLevel("INFO")
 
-# Made at import, also in gunicorn's master with --preload: each worker has one of its own.
+# Made at import: each worker has one of its own, also with --preload, which is for memory: only.
 timer = lapse.Scheduler(
     os.environ.get("LAPSE_URL", "memory:"), around=lambda order: app.app_context()
 )

@@ -10,9 +10,10 @@ local semaphore = require "ngx.semaphore"
 
 local ngx = ngx
 local get_phase = ngx.get_phase
-local error, ipairs, pcall, select, type = error, ipairs, pcall, select, type
+local error, ipairs, max, pcall, select, type = error, ipairs, math.max, pcall, select, type
 local collect_one, is_open = core.loop.collect, core.loop.is_open
 local methods = core.methods
+local now = methods.now
 
 local ask = {}
 
@@ -67,10 +68,10 @@ local function expect(w, ticket)
     return waiter
 end
 
--- Wait until there is an answer: its three values.
-local function await(w, ticket, waiter)
+-- Wait until there is an answer: its three values. `patience` is what is left of w.patience.
+local function await(w, ticket, waiter, patience)
     w.expect_answers(w)
-    local woken, message = waiter.semaphore:wait(w.patience)
+    local woken, message = waiter.semaphore:wait(patience)
     if woken then
         keep_semaphore(w, waiter.semaphore)
     elseif not waiter.answered then
@@ -133,9 +134,21 @@ local function try_open(w)
     return false, message, code
 end
 
+-- What is wrong is told once, and what is wrong then.
+local function tell(w, open, message)
+    if message and message ~= w.told_closed then
+        w.told_closed = message
+        ngx.log(ngx.WARN, "lapse: the store is not open yet: ", message)
+    elseif open and w.told_closed then
+        w.told_closed = nil
+        ngx.log(ngx.NOTICE, "lapse: the store is open")
+    end
+end
+
 -- The same, for the driver: those who wait for it hear of it.
 function ask.try_open(w)
     local open, message = try_open(w)
+    tell(w, open, message)
     if open or message then
         local waiters = w.openers
         w.openers = {}
@@ -205,7 +218,7 @@ function ask.call(w, name, ...)
     elseif type(ticket) ~= "number" or ticket == 0 then
         return ticket, message, code -- It is known without asking.
     end
-    return await(w, ticket, expect(w, ticket))
+    return await(w, ticket, expect(w, ticket), w.patience)
 end
 
 -- Wait for the answer of what was asked already; raises where that cannot be.
@@ -214,11 +227,11 @@ function ask.answer(w, name, ticket)
     if why then
         error(why, 3)
     end
-    return await(w, ticket, expect(w, ticket))
+    return await(w, ticket, expect(w, ticket), w.patience)
 end
 
--- The same as call for many orders, which share the store's turns: an array of generations or
--- codes, and how many were accepted.
+-- The same as call for many orders, which share the store's turns and the patience of one call: an
+-- array of generations or codes, and how many were accepted.
 function ask.schedule_many(w, orders)
     local ready, why, reason = can_ask(w, "schedule_many")
     if not ready then
@@ -231,12 +244,14 @@ function ask.schedule_many(w, orders)
         return nil, message, code
     end
     local waiters, accepted = {}, 0
+    local deadline = now(w.scheduler) + w.patience
     for i = 1, #results do
         waiters[i] = type(results[i]) == "number" and expect(w, results[i])
     end
     for i = 1, #results do
         if waiters[i] then
-            local generation, _, failure = await(w, results[i], waiters[i])
+            local left = max(0, deadline - now(w.scheduler))
+            local generation, _, failure = await(w, results[i], waiters[i], left)
             accepted = accepted + (generation and 1 or 0)
             results[i] = generation or failure
         end

@@ -14,14 +14,15 @@
 --             end: a worker does not end as long as a driver waits.
 --
 -- On a durable store the driver waits on a relay (relay.lua) instead, and hands out answers, too.
--- There the worker claims an order when it looks for one and finds none, so it looks only while
--- another callback may begin.
+-- There the worker claims orders when it looks for one and finds none, so it looks only while
+-- another callback may begin (batch.lua).
 --
 -- Nothing here reads nginx's clock, which stands still while Lua code runs.
 
 local core = require "lapse.core"
 local loop = require "lapse.loop"
 local ask = require "resty.lapse.ask"
+local batch = require "resty.lapse.batch"
 local relay = require "resty.lapse.relay"
 local reload = require "resty.lapse.reload"
 local new_tie = require "resty.lapse.tie"
@@ -134,6 +135,11 @@ local function acknowledge(w, epoch)
     try_more(w)
 end
 
+-- Let the next look be for as many as may begin, where `ending` runners are about to end.
+local function want_orders(w, ending)
+    batch.want(w, limit(w) - w.live - w.launching + ending)
+end
+
 -- Whether the driver has to know that the next order is due in `left` seconds.
 local function is_news(w, left)
     if w.place then
@@ -149,6 +155,9 @@ local function go_on(w)
             wake(w)
         end
         return
+    end
+    if w.place then
+        want_orders(w, 0)
     end
     local left = next_due(w.scheduler)
     if left == 0 then
@@ -227,11 +236,26 @@ local function rest(w)
     begin_row(w)
 end
 
+-- The next order that is due; claimed already, on a durable store.
+local function begin_next(w)
+    if not w.place then
+        return begin(w.scheduler)
+    end
+    want_orders(w, 1)
+    local callback, id, order = begin(w.scheduler)
+    if callback then
+        batch.begun(w)
+    else
+        batch.ended(w)
+    end
+    return callback, id, order
+end
+
 -- Run one order after the other until one has waited, or the row is long enough.
 local function run_orders(w, runner)
     local ran, waited = 0, false
     while not waited and not w.must_rest and not w.left do
-        local callback, id, order = begin(w.scheduler)
+        local callback, id, order = begin_next(w)
         if not callback then
             break
         end
@@ -328,8 +352,13 @@ local function turn_durable(w, waited)
     if w.launching > 0 then
         return look_after(w)
     end
+    want_orders(w, 0)
     look(w.scheduler)
     if next_due(w.scheduler) ~= 0 then
+        batch.ended(w)
+        if waited then
+            batch.forget(w)
+        end
         w.due = false
         return LONGEST
     end
@@ -492,8 +521,8 @@ end
 worker.wake = wake
 
 -- Returns a worker; or nil and what nginx said. Of a durable store: `durable.place` is where its
--- relay is reached, `durable.patience` how long a call waits for it, and `durable.stand_in` a
--- scheduler that stands in for it until it is open.
+-- relay is reached, `durable.patience` how long a call waits for it, `durable.stand_in` a scheduler
+-- that stands in for it until it is open, `durable.told_closed` what the log has been told of that.
 function worker.start(scheduler, options, list, durable)
     local w = {
         scheduler = scheduler,
@@ -502,6 +531,7 @@ function worker.start(scheduler, options, list, durable)
         stand_in = durable and durable.stand_in,
         opened = not durable,
         changes = {},  -- to be made when it is open
+        told_closed = durable and durable.told_closed, -- why it is not, as the log has it
         openers = {},  -- semaphores of those who wait for that
         waiters = {},  -- by ticket
         asked = 0,     -- of them
@@ -520,6 +550,9 @@ function worker.start(scheduler, options, list, durable)
         row = 0,       -- callbacks since nginx looked at its requests
         row_began = 0,
         must_rest = false,
+        batch = 1,     -- orders to claim at once
+        batch_begun = 0, -- of those that were claimed last
+        batch_began = 0, -- when the first of them did
         in_vain = 0,   -- runners in a row that found nothing
         epoch = 0,     -- of launches
         few = nil,     -- as many runners as nginx seems to allow

@@ -1,6 +1,6 @@
 SET check_function_bodies = false;
 CREATE SCHEMA LAPSE_SCHEMA;
-CREATE FUNCTION LAPSE_SCHEMA.lapse_again(now timestamp with time zone, of_fence bigint, wait interval, pause interval, counted boolean, keep interval) RETURNS integer
+CREATE FUNCTION LAPSE_SCHEMA.lapse_again(now timestamp with time zone, of_fence bigint, wait interval, pause interval, counted boolean, keep interval, OUT answer integer, OUT of_queue bytea) RETURNS record
     LANGUAGE plpgsql
     AS $$
 DECLARE
@@ -8,19 +8,21 @@ DECLARE
 BEGIN
     SELECT * INTO o FROM "LAPSE_SCHEMA".lapse_order WHERE fence = of_fence FOR UPDATE;
     IF NOT FOUND THEN
-        RETURN NULL;
+        RETURN;
     ELSIF o.no_more THEN
         IF NOT counted THEN
             o.attempt := greatest(o.attempt - 1, 0);
         END IF;
         PERFORM "LAPSE_SCHEMA".lapse_end(now, o, keep);
-        RETURN 1;
+        answer := 1;
+        RETURN;
     END IF;
     UPDATE "LAPSE_SCHEMA".lapse_order SET at = now + greatest(wait, pause), due = now + wait, fence = NULL,
         seq = CASE WHEN counted THEN nextval('"LAPSE_SCHEMA".lapse_seq') ELSE seq END,
         attempt = CASE WHEN counted THEN attempt ELSE greatest(attempt - 1, 0) END
         WHERE fence = of_fence;
-    RETURN 0;
+    answer := 0;
+    of_queue := o.queue;
 END $$;
 CREATE TABLE LAPSE_SCHEMA.lapse_order (
     id bytea NOT NULL,
@@ -49,6 +51,7 @@ BEGIN
     INSERT INTO "LAPSE_SCHEMA".lapse_dead (id, generation, queue, attempt, due, died, reason, error, named, payload)
         VALUES (o.id, o.generation, o.queue, attempt, o.due, now, reason, error, true, o.payload)
         RETURNING seq INTO letter;
+    PERFORM set_config('lapse.letter', letter::text, true);
     dropped := 0;
     SELECT min(seq) INTO first FROM "LAPSE_SCHEMA".lapse_dead;
     IF letter - first >= max_dead THEN
@@ -91,59 +94,84 @@ BEGIN
         of_queue := o.queue;
     END IF;
 END $$;
-CREATE FUNCTION LAPSE_SCHEMA.lapse_claim(now timestamp with time zone, lease interval, queues bytea[], floor timestamp with time zone, most integer, newest boolean) RETURNS TABLE(fence bigint, generation bigint, attempt integer, due timestamp with time zone, at timestamp with time zone, id bytea, queue bytea, payload bytea)
+CREATE FUNCTION LAPSE_SCHEMA.lapse_claim(now timestamp with time zone, lease interval, queues bytea[], floor timestamp with time zone, floor_seq bigint, most integer, newest boolean) RETURNS TABLE(fence bigint, generation bigint, attempt integer, due timestamp with time zone, at timestamp with time zone, seq bigint, id bytea, queue bytea, payload bytea)
     LANGUAGE plpgsql ROWS 20
     AS $$
 #variable_conflict use_column
 DECLARE
-    got bigint := 0;
-    beyond timestamptz := floor;
+    got integer := 0;
+    room bigint := coalesce(nullif(current_setting('lapse.bytes', true), '')::bigint, 1048576);
+    is_cut boolean := false;
     this bytea;
-    n bigint;
     quota bigint;
+    ids bytea[];
+    ats timestamptz[];
+    sizes integer[];
+    bytes bigint;
+    n integer;
 BEGIN
     FOR this, quota IN
         SELECT h.queue, count(*) FROM (
             SELECT q.queue, w.at, w.seq FROM unnest(queues) q(queue) CROSS JOIN LATERAL (
-                SELECT o.at, o.seq FROM "LAPSE_SCHEMA".lapse_order o WHERE o.queue = q.queue AND o.at >= floor
+                SELECT o.at, o.seq FROM "LAPSE_SCHEMA".lapse_order o WHERE o.queue = q.queue
+                    AND (o.at, o.seq) >= (floor, floor_seq)
                     AND o.at <= now AND NOT o.no_more AND most > 0
                     ORDER BY o.at, o.seq LIMIT most) w
             WHERE cardinality(queues) > 1 ORDER BY w.at, w.seq LIMIT most) h
         GROUP BY h.queue
         UNION ALL SELECT queues[1], most WHERE cardinality(queues) = 1 AND most > 0
     LOOP
+        is_cut := is_cut OR room <= 0;
+        EXIT WHEN is_cut;
         IF newest THEN
-            RETURN QUERY WITH c AS MATERIALIZED (SELECT o.id, o.at, o.seq FROM "LAPSE_SCHEMA".lapse_order o
-                WHERE o.queue = this AND o.at >= floor AND o.at <= now AND NOT o.no_more
-                ORDER BY o.at DESC, o.seq DESC LIMIT quota FOR UPDATE SKIP LOCKED),
-            u AS (UPDATE "LAPSE_SCHEMA".lapse_order o SET fence = nextval('"LAPSE_SCHEMA".lapse_fence'), attempt = o.attempt + 1,
-                due = CASE WHEN o.fence IS NULL THEN o.due ELSE o.at END, at = now + lease
-                FROM c WHERE o.id = c.id RETURNING o.fence, o.generation, o.attempt, o.due,
-                c.at, o.id, o.queue, o.payload, c.seq)
-            SELECT u.fence, u.generation, u.attempt, u.due, u.at, u.id, u.queue, u.payload
-                FROM u ORDER BY u.at DESC, u.seq DESC;
+            SELECT array_agg(c.id), array_agg(c.at), array_agg(c.size), sum(c.size)
+                INTO ids, ats, sizes, bytes FROM (
+                SELECT o.id, o.at, octet_length(o.payload) AS size FROM "LAPSE_SCHEMA".lapse_order o
+                WHERE o.queue = this AND (o.at, o.seq) >= (floor, floor_seq)
+                    AND o.at <= now AND NOT o.no_more
+                ORDER BY o.at DESC, o.seq DESC LIMIT quota FOR UPDATE SKIP LOCKED) c;
         ELSE
-            RETURN QUERY WITH c AS MATERIALIZED (SELECT o.id, o.at, o.seq FROM "LAPSE_SCHEMA".lapse_order o
-                WHERE o.queue = this AND o.at >= floor AND o.at <= now AND NOT o.no_more
-                ORDER BY o.at, o.seq LIMIT quota FOR UPDATE SKIP LOCKED),
-            u AS (UPDATE "LAPSE_SCHEMA".lapse_order o SET fence = nextval('"LAPSE_SCHEMA".lapse_fence'), attempt = o.attempt + 1,
-                due = CASE WHEN o.fence IS NULL THEN o.due ELSE o.at END, at = now + lease
-                FROM c WHERE o.id = c.id RETURNING o.fence, o.generation, o.attempt, o.due,
-                c.at, o.id, o.queue, o.payload, c.seq)
-            SELECT u.fence, u.generation, u.attempt, u.due, u.at, u.id, u.queue, u.payload
-                FROM u ORDER BY u.at, u.seq;
+            SELECT array_agg(c.id), array_agg(c.at), array_agg(c.size), sum(c.size)
+                INTO ids, ats, sizes, bytes FROM (
+                SELECT o.id, o.at, octet_length(o.payload) AS size FROM "LAPSE_SCHEMA".lapse_order o
+                WHERE o.queue = this AND (o.at, o.seq) >= (floor, floor_seq)
+                    AND o.at <= now AND NOT o.no_more
+                ORDER BY o.at, o.seq LIMIT quota FOR UPDATE SKIP LOCKED) c;
         END IF;
-        GET DIAGNOSTICS n = ROW_COUNT;
+        CONTINUE WHEN ids IS NULL;
+        n := cardinality(ids);
+        IF bytes > room THEN
+            n := 0;
+            bytes := 0;
+            WHILE n < cardinality(ids) AND bytes < room LOOP
+                n := n + 1;
+                bytes := bytes + coalesce(sizes[n], 0);
+            END LOOP;
+            is_cut := n < cardinality(ids);
+        END IF;
+        IF bytes > 0 THEN
+            room := room - bytes;
+            PERFORM set_config('lapse.bytes', room::text, true);
+        END IF;
         got := got + n;
+        RETURN QUERY WITH u AS (UPDATE "LAPSE_SCHEMA".lapse_order o SET fence = nextval('"LAPSE_SCHEMA".lapse_fence'),
+            attempt = o.attempt + 1, at = now + lease,
+            due = CASE WHEN o.fence IS NULL THEN o.due ELSE o.at END
+            FROM unnest(ids[:n], ats[:n]) WITH ORDINALITY c(id, at, place)
+            WHERE o.id = c.id RETURNING o.fence, o.generation, o.attempt, o.due, c.at,
+            o.seq, o.id, o.queue, o.payload, c.place)
+        SELECT u.fence, u.generation, u.attempt, u.due, u.at, u.seq, u.id, u.queue, u.payload
+            FROM u ORDER BY u.place;
     END LOOP;
-    IF most > 0 AND got < most THEN
-        beyond := greatest(floor, now + interval '1 microsecond');
+    IF got < most AND NOT is_cut THEN
+        floor := greatest(floor, now + interval '1 microsecond');
+        floor_seq := 0;
     END IF;
     RETURN QUERY SELECT NULL::bigint, NULL::bigint, NULL::integer, NULL::timestamptz,
-        (SELECT min(w.at) FROM unnest(queues) q(queue) CROSS JOIN LATERAL (
-            SELECT o.at FROM "LAPSE_SCHEMA".lapse_order o WHERE o.queue = q.queue AND o.at >= beyond
-                AND NOT o.no_more ORDER BY o.at, o.seq LIMIT 1) w),
-        NULL::bytea, NULL::bytea, NULL::bytea;
+        (SELECT o.at FROM "LAPSE_SCHEMA".lapse_order o WHERE o.queue = q.queue
+            AND (o.at, o.seq) >= (floor, floor_seq) AND NOT o.no_more
+            ORDER BY o.at, o.seq LIMIT 1),
+        NULL::bigint, NULL::bytea, q.queue, NULL::bytea FROM unnest(queues) q(queue);
 END $$;
 CREATE FUNCTION LAPSE_SCHEMA.lapse_die(now timestamp with time zone, of_fence bigint, reason integer, error bytea, counted boolean, keep interval, max_dead bigint, OUT answer integer, OUT letter bigint, OUT dropped bigint) RETURNS record
     LANGUAGE plpgsql
@@ -197,6 +225,35 @@ BEGIN
     END IF;
     RETURN 0;
 END $$;
+CREATE FUNCTION LAPSE_SCHEMA.lapse_heads() RETURNS TABLE(queue bytea, at timestamp with time zone)
+    LANGUAGE plpgsql STABLE
+    AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY WITH RECURSIVE q(queue, at) AS (
+        (SELECT o.queue, o.at FROM "LAPSE_SCHEMA".lapse_order o WHERE NOT o.no_more
+            ORDER BY o.queue, o.at, o.seq LIMIT 1)
+        UNION ALL SELECT w.queue, w.at FROM q CROSS JOIN LATERAL (
+            SELECT o.queue, o.at FROM "LAPSE_SCHEMA".lapse_order o WHERE o.queue > q.queue AND NOT o.no_more
+            ORDER BY o.queue, o.at, o.seq LIMIT 1) w)
+    SELECT q.queue, q.at FROM q;
+END $$;
+CREATE FUNCTION LAPSE_SCHEMA.lapse_oldest(now timestamp with time zone) RETURNS LAPSE_SCHEMA.lapse_order
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    o "LAPSE_SCHEMA".lapse_order;
+    lost bytea;
+BEGIN
+    SELECT * INTO o FROM "LAPSE_SCHEMA".lapse_order w WHERE w.fence IS NULL ORDER BY w.seq LIMIT 1 FOR UPDATE;
+    SELECT w.id INTO lost FROM (SELECT h.id, h.seq, h.at FROM "LAPSE_SCHEMA".lapse_order h WHERE h.fence > 0
+            ORDER BY h.fence OFFSET 0) w
+        WHERE w.at <= now AND (o.id IS NULL OR w.seq < o.seq) ORDER BY w.seq LIMIT 1;
+    IF FOUND THEN
+        SELECT * INTO o FROM "LAPSE_SCHEMA".lapse_order w WHERE w.id = lost FOR UPDATE;
+    END IF;
+    RETURN o;
+END $$;
 CREATE FUNCTION LAPSE_SCHEMA.lapse_put(now timestamp with time zone, new_id bytea, wait interval, new_queue bytea, new_payload bytea, replaces boolean, unstarted bigint, OUT answer bigint, OUT replaced boolean, OUT running_fence bigint) RETURNS record
     LANGUAGE plpgsql
     AS $$
@@ -241,10 +298,10 @@ DECLARE
     oldest "LAPSE_SCHEMA".lapse_order;
 BEGIN
     dropped := 0;
+    PERFORM set_config('lapse.letter', '', true);
     IF "LAPSE_SCHEMA".lapse_room(0) <= 0 AND NOT EXISTS (SELECT FROM "LAPSE_SCHEMA".lapse_order WHERE id = new_id) THEN
         IF makes_room THEN
-            SELECT * INTO oldest FROM "LAPSE_SCHEMA".lapse_order o WHERE o.fence IS NULL OR o.at <= now
-                ORDER BY o.seq LIMIT 1 FOR UPDATE;
+            oldest := "LAPSE_SCHEMA".lapse_oldest(now);
         END IF;
         IF oldest.id IS NULL THEN
             answer := -1;
@@ -270,7 +327,7 @@ BEGIN
         UNION SELECT queue FROM "LAPSE_SCHEMA".lapse_dead WHERE old
         UNION SELECT queue FROM "LAPSE_SCHEMA".lapse_ended WHERE old);
 END $$;
-CREATE FUNCTION LAPSE_SCHEMA.lapse_requeue(now timestamp with time zone, old_id bytea, of_generation bigint, wait interval, makes_room boolean, max_dead bigint, OUT answer bigint, OUT letter bigint, OUT dropped bigint) RETURNS record
+CREATE FUNCTION LAPSE_SCHEMA.lapse_requeue(now timestamp with time zone, old_id bytea, of_generation bigint, wait interval, makes_room boolean, max_dead bigint, OUT answer bigint, OUT letter bigint, OUT dropped bigint, OUT of_queue bytea) RETURNS record
     LANGUAGE plpgsql
     AS $$
 DECLARE
@@ -279,6 +336,7 @@ DECLARE
     oldest "LAPSE_SCHEMA".lapse_order;
 BEGIN
     dropped := 0;
+    PERFORM set_config('lapse.letter', '', true);
     SELECT seq, queue, payload INTO d FROM "LAPSE_SCHEMA".lapse_dead WHERE id = old_id AND (of_generation = 0
         OR generation = of_generation) ORDER BY generation DESC LIMIT 1 FOR UPDATE;
     IF NOT FOUND THEN
@@ -292,14 +350,14 @@ BEGIN
     END IF;
     IF "LAPSE_SCHEMA".lapse_room(0) <= 0 THEN
         IF makes_room THEN
-            SELECT * INTO oldest FROM "LAPSE_SCHEMA".lapse_order w WHERE w.fence IS NULL OR w.at <= now
-                ORDER BY w.seq LIMIT 1 FOR UPDATE;
+            oldest := "LAPSE_SCHEMA".lapse_oldest(now);
         END IF;
         IF oldest.id IS NULL THEN
             answer := -1;
             RETURN;
         END IF;
     END IF;
+    of_queue := d.queue;
     DELETE FROM "LAPSE_SCHEMA".lapse_dead WHERE seq = d.seq;
     SELECT p.answer INTO answer
         FROM "LAPSE_SCHEMA".lapse_put(now, old_id, wait, d.queue, d.payload, false, 0) p;
@@ -313,24 +371,28 @@ BEGIN
             FROM "LAPSE_SCHEMA".lapse_bury(now, oldest, oldest.attempt, 4, NULL, max_dead) b;
     END IF;
 END $$;
-CREATE FUNCTION LAPSE_SCHEMA.lapse_reschedule(now timestamp with time zone, old_id bytea, of_generation bigint, unstarted bigint, keep interval, wait interval) RETURNS integer
+CREATE FUNCTION LAPSE_SCHEMA.lapse_reschedule(now timestamp with time zone, old_id bytea, of_generation bigint, unstarted bigint, keep interval, wait interval, OUT answer integer, OUT of_queue bytea) RETURNS record
     LANGUAGE plpgsql
     AS $$
 DECLARE
     o record;
 BEGIN
-    SELECT fence, at, generation INTO o FROM "LAPSE_SCHEMA".lapse_order WHERE id = old_id FOR UPDATE;
+    SELECT fence, at, generation, queue INTO o FROM "LAPSE_SCHEMA".lapse_order WHERE id = old_id FOR UPDATE;
     IF NOT FOUND THEN
-        RETURN "LAPSE_SCHEMA".lapse_fate(now, old_id, of_generation, keep);
+        answer := "LAPSE_SCHEMA".lapse_fate(now, old_id, of_generation, keep);
+        RETURN;
     ELSIF of_generation <> 0 AND of_generation <> o.generation THEN
-        RETURN 0;
+        answer := 0;
+        RETURN;
     ELSIF o.fence IS NOT NULL AND o.at > now AND o.fence <> unstarted THEN
-        RETURN 3;
+        answer := 3;
+        RETURN;
     END IF;
     UPDATE "LAPSE_SCHEMA".lapse_order SET at = now + wait, due = now + wait, seq = nextval('"LAPSE_SCHEMA".lapse_seq'), fence = NULL,
         attempt = CASE WHEN o.fence IS NOT NULL AND o.at > now THEN greatest(attempt - 1, 0)
         ELSE attempt END WHERE id = old_id;
-    RETURN 2;
+    answer := 2;
+    of_queue := o.queue;
 END $$;
 CREATE FUNCTION LAPSE_SCHEMA.lapse_room(more bigint) RETURNS bigint
     LANGUAGE plpgsql
@@ -342,6 +404,7 @@ BEGIN
         RETURN NULL;
     END IF;
     IF more <> 0 THEN
+        PERFORM set_config('lapse.room', (room::bigint + more)::text, true);
     END IF;
     RETURN room::bigint + more;
 END $$;
@@ -425,15 +488,15 @@ CREATE SEQUENCE LAPSE_SCHEMA.lapse_seq
     NO MINVALUE
     NO MAXVALUE
     CACHE 1;
-INSERT INTO LAPSE_SCHEMA.lapse_dead OVERRIDING SYSTEM VALUE VALUES (1, '\x64656164', 1, '\x', 1, '2020-01-01 22:33:48.650328+00', '2020-01-01 22:33:48.670103+00', 2, '\x6e6f2073756368206f72646572', true, '\x626f6479');
-INSERT INTO LAPSE_SCHEMA.lapse_ended VALUES ('\x656e646564', 2, '\x', 0, '2020-01-01 22:33:48.677333+00', '2020-01-01 22:33:48.678469+00');
+INSERT INTO LAPSE_SCHEMA.lapse_dead OVERRIDING SYSTEM VALUE VALUES (1, '\x64656164', 1796113538740335, '\x', 1, '2020-01-01 08:25:38.761383+00', '2020-01-01 08:25:38.794644+00', 2, '\x6e6f2073756368206f72646572', true, '\x626f6479');
+INSERT INTO LAPSE_SCHEMA.lapse_ended VALUES ('\x656e646564', 1796113538740336, '\x', 0, '2020-01-01 08:25:38.798754+00', '2020-01-01 08:25:38.805383+00');
 INSERT INTO LAPSE_SCHEMA.lapse_meta VALUES (1, 1, 3153600000000000);
-INSERT INTO LAPSE_SCHEMA.lapse_order VALUES ('\x68656c64', '\x', '2020-01-01 22:33:58.686407+00', 3, 3, 1796078028638902, '2020-01-01 22:33:48.685303+00', 1, false, NULL);
-INSERT INTO LAPSE_SCHEMA.lapse_order VALUES ('\x72756e6e696e67', '\x', '2020-01-01 22:33:58.688278+00', 4, 4, 1796078028638903, '2020-01-01 22:33:48.687526+00', 1, true, NULL);
-INSERT INTO LAPSE_SCHEMA.lapse_order VALUES ('\x636166c3a901ff', '\x6d61696c', '2126-11-06 22:33:48.693871+00', 5, 5, NULL, '2126-11-06 22:33:48.693871+00', 0, false, '\x00ff');
+INSERT INTO LAPSE_SCHEMA.lapse_order VALUES ('\x68656c64', '\x', '2020-01-01 08:25:48.825406+00', 1796113538740337, 1796113538740337, 1796113538740336, '2020-01-01 08:25:38.824667+00', 1, false, NULL);
+INSERT INTO LAPSE_SCHEMA.lapse_order VALUES ('\x72756e6e696e67', '\x', '2020-01-01 08:25:48.847782+00', 1796113538740338, 1796113538740338, 1796113538740337, '2020-01-01 08:25:38.846906+00', 1, true, NULL);
+INSERT INTO LAPSE_SCHEMA.lapse_order VALUES ('\x636166c3a901ff', '\x6d61696c', '2126-11-07 08:25:38.849986+00', 1796113538740339, 1796113538740339, NULL, '2126-11-07 08:25:38.849986+00', 0, false, '\x00ff');
 SELECT pg_catalog.setval('LAPSE_SCHEMA.lapse_dead_seq_seq', 1, true);
-SELECT pg_catalog.setval('LAPSE_SCHEMA.lapse_fence', 1796078028638903, true);
-SELECT pg_catalog.setval('LAPSE_SCHEMA.lapse_seq', 5, true);
+SELECT pg_catalog.setval('LAPSE_SCHEMA.lapse_fence', 1796113538740337, true);
+SELECT pg_catalog.setval('LAPSE_SCHEMA.lapse_seq', 1796113538740339, true);
 ALTER TABLE ONLY LAPSE_SCHEMA.lapse_dead
     ADD CONSTRAINT lapse_dead_pkey PRIMARY KEY (seq);
 ALTER TABLE ONLY LAPSE_SCHEMA.lapse_ended
@@ -447,3 +510,4 @@ CREATE INDEX lapse_ended_ended ON LAPSE_SCHEMA.lapse_ended USING btree (ended);
 CREATE INDEX lapse_order_at ON LAPSE_SCHEMA.lapse_order USING btree (queue, at, seq);
 CREATE UNIQUE INDEX lapse_order_fence ON LAPSE_SCHEMA.lapse_order USING btree (fence) WHERE (fence IS NOT NULL);
 CREATE INDEX lapse_order_no_more ON LAPSE_SCHEMA.lapse_order USING btree (at) WHERE no_more;
+CREATE INDEX lapse_order_seq ON LAPSE_SCHEMA.lapse_order USING btree (seq) WHERE (fence IS NULL);

@@ -33,7 +33,7 @@ def connections(order: lapse.Order) -> Iterator[None]:
         close_old_connections()
 
 
-# Made at import, also in gunicorn's master with --preload: each worker has one of its own.
+# Made at import: each worker has one of its own, also with --preload, which is for memory: only.
 # Nothing is scheduled at import: that runs in every management command too.
 timer = lapse.Scheduler(settings.LAPSE_URL, around=connections)
 
