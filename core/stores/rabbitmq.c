@@ -41,7 +41,8 @@ static rabbit_queue *new_queue(rabbit_store *d, const char *name)
     lp_rabbit_word(q->word, name);
     lp_rabbit_name_work(q->work, d->settings.prefix, q->word);
     q->number = d->queue_count;
-    return d->queues[d->queue_count++] = q;
+    d->queues[d->queue_count++] = q;
+    return q;
 }
 
 rabbit_queue *lp_rabbit_queue(rabbit_store *d, const char *name)

@@ -395,20 +395,12 @@ static int note_wanted(rabbit_store *d, const lp_turn *t)
     return LAPSE_OK;
 }
 
-static bool is_looked_at(const lp_turn *t, const rabbit_queue *q)
-{
-    for (size_t i = 0; i < t->want_count; i++)
-        if (is_for(&t->wants[i], q))
-            return true;
-    return false;
-}
-
 static int ask_for_all(rabbit_store *d, const lp_turn *t)
 {
     int code = note_wanted(d, t);
     for (size_t i = 0; code >= 0 && i < d->queue_count; i++) {
         rabbit_queue *q = d->queues[i];
-        bool looks = q->wanted > 0 || (d->config.manual && !q->is_known && is_looked_at(t, q));
+        bool looks = q->wanted > 0;
         if (looks)
             code = lp_rabbit_use_queue(d, q);
         if (code < 0 && q->is_shops && d->in.connection) {
@@ -498,9 +490,10 @@ static lapse_ns next_of(const rabbit_store *d, const lp_turn *t, const lp_want *
         const rabbit_queue *q = d->queues[i];
         if (!is_for(w, q))
             continue;
-        /* Without a consumer it is not known what there is. */
-        lapse_ns at = d->config.manual || free_slots(q) ? LAPSE_FOREVER : t->now;
-        if (q->ready || (d->config.manual && !q->looked && q->first < LAPSE_FOREVER))
+        /* Without a consumer, or a look, it is not known what there is. */
+        bool known = d->config.manual ? q->is_known || q->looked : free_slots(q) > 0;
+        lapse_ns at = known ? LAPSE_FOREVER : t->now;
+        if (q->ready || (known && d->config.manual && !q->looked && q->first < LAPSE_FOREVER))
             at = lp_rabbit_scheduler_time(d, t, q->ready ? start_of(q->ready) : q->first);
         next = at < next ? at : next;
     }

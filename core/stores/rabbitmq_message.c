@@ -169,7 +169,7 @@ bool lp_rabbit_read_properties(rabbit_message *m, const amqp_basic_properties_t 
     o->reason = reason_of(bytes_of(find(h, "lapse-reason")));
     if (find(h, "lapse-error"))
         o->error = keep(&at, error);
-    else if (death && o->reason == LAPSE_REASON_NONE && death)
+    else if (death && o->reason == LAPSE_REASON_NONE)
         read_death(m, death, &at);
     m->redeliveries = read_number(h, "x-delivery-count", 0, INT32_MAX / 2);
     if (p->_flags & AMQP_BASIC_CORRELATION_ID_FLAG && p->correlation_id.len < 20) {

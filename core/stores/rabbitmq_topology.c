@@ -261,7 +261,7 @@ static void write_pattern(char *out, int level, char bit)
         out[n++] = '.';
     }
     out[n++] = bit;
-    strcpy(out + n, ".#");
+    memcpy(out + n, ".#", sizeof ".#");
 }
 
 int lp_rabbit_declare_level(rabbit_link *l, uint16_t channel, const char *prefix, int level)
