@@ -140,7 +140,7 @@ def test_memory_ends_with_the_command(command: str, url: str | None) -> None:
         ("memory:?tick=0", USAGE, "BadUrl"),
         ("redis://127.0.0.1:1", STORE, "Offline"),
         ("postgresql://127.0.0.1:1/shop", STORE, "Offline"),
-        ("amqp://localhost", STORE, "NoStore"),
+        ("amqp://127.0.0.1:1", STORE, "Offline"),
     ],
 )
 def test_broken_urls(url: str, code: int, error: str) -> None:

@@ -278,8 +278,6 @@ START_TEST(options_are_checked)
         {"memory", "no scheme", LAPSE_EURL, {.keep = 0}},
         {"memories:", "\"memories\" is not the scheme", LAPSE_EURL, {.keep = 0}},
         {"\x01\xff:", "\"\\x01\\xff\"", LAPSE_EURL, {.keep = 0}},
-        {"amqp://localhost/shop", "RabbitMQ", LAPSE_ESTORE, {.keep = 0}},
-        {"amqps://u:secret@host", "RabbitMQ", LAPSE_ESTORE, {.keep = 0}},
         {"memory:/a/path", "takes no path", LAPSE_EURL, {.keep = 0}},
         {"memory:?engine=hoop", "wheel or heap", LAPSE_EURL, {.keep = 0}},
         {"memory:?overflow=drop", "refuse or dead_letter_oldest", LAPSE_EURL, {.keep = 0}},

@@ -8,7 +8,6 @@
 
 /* What the URL is expected to mean. */
 typedef struct meaning {
-    bool known_scheme; /* a store's, though not of this build */
     bool valid;
     bool heap;
     lapse_ns tick;
@@ -100,29 +99,18 @@ static bool read_option(char *name, meaning *m)
     return false;
 }
 
-static bool starts_any(const char *url, const char *const *schemes, size_t count)
+static bool is_on_a_server(const char *url)
 {
-    for (size_t i = 0; i < count; i++)
+    static const char *const schemes[] = {
+        "postgresql:", "postgres:", "redis:", "rediss:", "amqp:", "amqps:"};
+    for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++)
         if (starts(url, schemes[i]))
             return true;
     return false;
 }
 
-static bool is_other_store(const char *url)
-{
-    static const char *const schemes[] = {"amqp:", "amqps:"};
-    return starts_any(url, schemes, 2);
-}
-
-static bool is_on_a_server(const char *url)
-{
-    static const char *const schemes[] = {"postgresql:", "postgres:", "redis:", "rediss:"};
-    return starts_any(url, schemes, 4);
-}
-
 static void read_url(char *url, meaning *m)
 {
-    m->known_scheme = is_other_store(url);
     if (!starts(url, "memory:"))
         return;
     char *at = url + strlen("memory:");
@@ -225,8 +213,6 @@ static void check_refusal(int code, bool valid_options, const meaning *m)
 {
     if (!valid_options)
         must(code == LAPSE_ERANGE || code == LAPSE_EINVAL);
-    else if (m->known_scheme)
-        must(code == LAPSE_ESTORE);
     else
         must(!m->valid && (code == LAPSE_EURL || code == LAPSE_ERANGE));
     check_text(lapse_error_detail());

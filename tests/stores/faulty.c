@@ -215,8 +215,8 @@ static lapse_ns poll_every(const lp_durable *d)
 
 const lp_durable_ops faulty_store = {
     .scheme = "test",
-    .abilities = LAPSE_CAN_DURABLE | LAPSE_CAN_SHARE | LAPSE_CAN_CANCEL | LAPSE_CAN_LIST |
-                 LAPSE_CAN_LIMIT,
+    .abilities =
+        LAPSE_CAN_DURABLE | LAPSE_CAN_SHARE | LAPSE_CAN_CANCEL | LAPSE_CAN_LIST | LAPSE_CAN_LIMIT,
     .open = open_wrapped,
     .close = close_wrapped,
     .turn = turn,

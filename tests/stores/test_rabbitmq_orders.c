@@ -263,7 +263,7 @@ START_TEST(p66_random_delays)
         put(r.s, "q", id, LAPSE_SECONDS(1) + LAPSE_MS(random() % ((most - 1) * 1000)));
     }
     for (int i = 0; i < 120 && tape_count(&pl.ran) < (uint64_t)orders; i++)
-        sleep(1);
+        sleep(1); /* sleeps: orders wait in the broker for their time */
     ck_assert_uint_eq(tape_count(&pl.ran), (uint64_t)orders);
     qsort(pl.ran.entries, (size_t)orders, sizeof *pl.ran.entries, by_late);
     printf("rabbitmq: %d orders late by %.1f ms in the middle, %.1f ms at most\n", orders,
@@ -390,7 +390,7 @@ START_TEST(what_is_unrouted_is_kept)
     ck_assert_int_gt(put_at(&b, "q", "a", LAPSE_SECONDS(3), NULL), 0);
     delete_queue(&b, "work.q");
     for (int i = 0; i < 2000 && count(&b, "unrouted") == 0; i++)
-        usleep(10000);
+        usleep(10000); /* sleeps: until the broker has tried */
     ck_assert_uint_eq(count(&b, "unrouted"), 1);
     ck_assert_ptr_null(lp_rabbitmq_store.warning(b.d, 0));
     close_bench(&b);
@@ -443,7 +443,7 @@ static void publish_to(bench *b, const char *queue, const char *id)
 static void await_dead(bench *b, uint64_t wanted)
 {
     for (int i = 0; i < 1000 && count(b, "dead") < wanted; i++)
-        usleep(10000);
+        usleep(10000); /* sleeps: until the broker has moved them */
     ck_assert_uint_eq(count(b, "dead"), wanted);
 }
 
@@ -455,7 +455,7 @@ static void refuse_one(bench *b, const char *queue, bool again)
     for (int i = 0; i < 500 && code == 0; i++) {
         code = lp_rabbit_get(&d->in, LP_RABBIT_LOOK, queue);
         if (code == 0)
-            usleep(5000);
+            usleep(5000); /* sleeps: until the broker has moved it */
     }
     ck_assert_int_eq(code, 1);
     rabbit_message *m = d->looked;
@@ -587,7 +587,7 @@ START_TEST(p62_a_broker_that_comes_back)
     ck_assert_int_eq(lapse_start(r.s, 1), 0);
     put_batch(r.s, "q", "first", 1, 0);
     put_batch(r.s, "q", "far", 1, LAPSE_SECONDS(20));
-    sleep(1); /* A queue that RabbitMQ has just made does not survive its kill. */
+    sleep(1); /* sleeps: a queue that RabbitMQ has just made does not survive its kill */
     lapse_ns begin = lapse_now(r.s);
     put_batch(r.s, "q", "o", 50, LAPSE_SECONDS(2));
     put_batch(r.s, "q", "later", 50, LAPSE_SECONDS(8));
@@ -597,7 +597,7 @@ START_TEST(p62_a_broker_that_comes_back)
                   lapse_error_detail());
     server_do("rabbitmq", "start", NULL, 0);
     for (int i = 0; i < 60 && tape_count(&pl.ran) < 102; i++)
-        sleep(1);
+        sleep(1); /* sleeps: the broker comes up */
     ck_assert_uint_ge(tape_count(&pl.ran), 102);
     for (uint64_t i = 0; i < tape_count(&pl.ran); i++) {
         const tape_entry *e = &pl.ran.entries[i];
