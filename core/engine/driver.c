@@ -499,6 +499,32 @@ static lapse_ns refused_wait(const lp_driver *d)
     return left > 0 ? left : 0;
 }
 
+/* How long until the first that the store has put off for a time is asked again; real time. */
+static lapse_ns put_off_wait(const lp_driver *d)
+{
+    lapse_ns first = LAPSE_FOREVER;
+    for (const lp_job *job = d->put_off; job; job = job->next)
+        first = earlier(first, job->later_at);
+    if (first == LAPSE_FOREVER)
+        return first;
+    lapse_ns left = first - lp_clock_monotonic();
+    return left > 0 ? left : 0;
+}
+
+static void plan_put_off(lp_driver *d)
+{
+    lapse_ns now = lp_clock_monotonic();
+    for (lp_job **at = &d->put_off; *at && d->plan.job_count < TURN_JOBS;) {
+        lp_job *job = *at;
+        if (job->later_at > now) {
+            at = &job->next;
+            continue;
+        }
+        *at = job->next;
+        add_job(d, job);
+    }
+}
+
 static void plan_jobs(lp_driver *d)
 {
     lp_plan *p = &d->plan;
@@ -516,6 +542,7 @@ static void plan_jobs(lp_driver *d)
         d->refused = job->next;
         add_job(d, job);
     }
+    plan_put_off(d);
     while (d->inbox && p->job_count < TURN_JOBS) {
         lp_job *job = d->inbox;
         d->inbox = job->next;
@@ -920,7 +947,7 @@ static void fail_job(lp_driver *d, lp_job *job, int code, lapse_ns now)
         release_loan(loan_of(job));
         return;
     }
-    job->answer = code;
+    job->answer = job->later_at ? LAPSE_EUNSURE : code;
     job->detail = strdup(d->offline_words.text);
     end_job(d, job, now);
 }
@@ -966,7 +993,12 @@ static void ask_once_more(lp_driver *d)
         if (c->withdrawn)
             restore_ready(d, c->withdrawn);
         c->withdrawn = NULL;
-        post_first(d, job);
+        if (job->later_at) {
+            job->next = d->put_off;
+            d->put_off = job;
+        } else {
+            post_first(d, job);
+        }
     }
 }
 
@@ -1043,7 +1075,7 @@ static bool wants_orders(const lp_driver *d)
 /* The next instant at which there is something to do without being told; INT64_MIN: now. */
 static lapse_ns next_thing(const lp_driver *d)
 {
-    if (d->inbox || d->again || d->dirty || refused_wait(d) == 0 ||
+    if (d->inbox || d->again || d->dirty || refused_wait(d) == 0 || put_off_wait(d) == 0 ||
         (d->s->stopped && (d->ready || d->takes)))
         return INT64_MIN;
     lapse_ns next = earlier(next_renewal(d), next_give_back(d));
@@ -1118,13 +1150,13 @@ static void rest(lp_driver *d, lapse_ns at, lapse_ns now)
         d->dirty = true;
         return;
     }
-    sleep_until(d, at, refused_wait(d));
+    sleep_until(d, at, earlier(refused_wait(d), put_off_wait(d)));
 }
 
 static bool is_over(const lp_driver *d)
 {
-    return d->quit && !d->inbox && (!d->again || d->backoff) && !d->ready && !d->takes &&
-           !d->answered;
+    return d->quit && !d->inbox && !d->put_off && (!d->again || d->backoff) && !d->ready &&
+           !d->takes && !d->answered;
 }
 
 static void *run(void *arg)

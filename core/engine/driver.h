@@ -74,6 +74,7 @@ typedef struct lp_driver {
     lp_job *inbox, **inbox_end;
     lp_job *again;                      /* settlements of a turn that failed */
     lp_job *refused;                    /* settlements that failed by themselves */
+    lp_job *put_off;                    /* calls that the store wants later; job->later_at */
     lapse_ns refused_pause, refused_at; /* and when they are asked again; lp_clock_monotonic */
     lp_call *takes;
     lp_call *answered, **answered_end; /* whose callers are to be woken */

@@ -71,7 +71,9 @@ typedef struct lp_job {
     char *detail;
     bool replaced, died;
     bool later;            /* LP_SCHEDULE and what has an id: not asked, somebody was in the way.
-                              It is asked in the next turn, before all that came after it */
+                              It is asked in the next turn, before all that came after it; */
+    lapse_ns later_at;     /* unless this says when: lp_clock_monotonic. Until then whether it
+                              was done is not known. Kept from turn to turn */
     char *of_queue;        /* of the order that LP_CANCEL has cancelled, or that `died`: from
                               malloc; NULL without memory */
     int64_t running_fence; /* who holds the order: LP_CANCEL answered LAPSE_FATE_RUNNING, or

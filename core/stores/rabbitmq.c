@@ -51,13 +51,25 @@ rabbit_queue *lp_rabbit_queue(rabbit_store *d, const char *name)
     return q ? q : new_queue(d, name);
 }
 
+int lp_rabbit_settles(rabbit_store *d, lapse_ns *out)
+{
+    int code = d->settings.settle == 0 ? 0
+               : d->in.made            ? 1
+                                       : lp_rabbit_is_young(&d->in, LP_RABBIT_DECLARE);
+    *out = code == 1 ? lp_add_ns(lp_clock_monotonic(), d->settings.settle) : 0;
+    return code < 0 ? code : LAPSE_OK;
+}
+
 int lp_rabbit_use_queue(rabbit_store *d, rabbit_queue *q)
 {
     if (q->is_declared)
         return LAPSE_OK;
+    d->in.made = false;
     int code = q->is_shops
                    ? lp_rabbit_find_work(d)
                    : lp_rabbit_declare_work(&d->in, LP_RABBIT_DECLARE, d->settings.prefix, q->word);
+    if (code == LAPSE_OK && !q->is_shops)
+        code = lp_rabbit_settles(d, &q->settles);
     q->is_declared = code == LAPSE_OK;
     if (q->is_shops)
         d->work_is_gone = !q->is_declared;
@@ -182,6 +194,7 @@ static int open_out(rabbit_store *d)
     int code = lp_rabbit_connect(&d->out, &d->settings, &out_ears, d);
     if (code == LAPSE_OK)
         code = confirm_publishes(d);
+    d->links_made++;
     return code < 0 ? code : watch(d, d->out.fd);
 }
 
@@ -191,6 +204,9 @@ static int open_in(rabbit_store *d)
     lp_rabbit_forget_topology(d);
     if (code == LAPSE_OK)
         code = lp_rabbit_declare_base(&d->in, LP_RABBIT_DECLARE, d->settings.prefix);
+    if (code == LAPSE_OK)
+        code = lp_rabbit_settles(d, &d->dead_settles);
+    d->links_made++;
     return code < 0 ? code : watch(d, d->in.fd);
 }
 
@@ -251,6 +267,20 @@ static void free_store(rabbit_store *d)
     free(d);
 }
 
+/* What takes the place of these is not safe yet. */
+static void await_replaced(rabbit_store *d)
+{
+    while (d->in.connection && d->replaced) {
+        lapse_ns left = lp_rabbit_next_replaced(d) - lp_clock_monotonic();
+        if (left > 0)
+            lp_wake_pause(left);
+        (void)lp_rabbit_drain(&d->in);
+        lp_rabbit_note_losses(d);
+        if (d->in.connection)
+            (void)lp_rabbit_finish_replaced(d);
+    }
+}
+
 /* What was delivered and not started goes back, with what it counts as. */
 static void close_store(lp_durable *durable)
 {
@@ -259,6 +289,7 @@ static void close_store(lp_durable *durable)
     if (d->in.connection && d->out.connection && !d->config.manual &&
         lp_rabbit_return_ready(d, &now) >= 0)
         lp_rabbit_flush(d);
+    await_replaced(d);
     lp_rabbit_close_links(d, true);
     free_store(d);
 }
@@ -292,6 +323,8 @@ static int set_up(rabbit_store *d, const lp_store_config *config)
     d->config = *config;
     d->config.url = NULL; /* the caller's */
     d->ahead = lp_sum_ns(config->wall, -config->now);
+    if (config->manual)
+        d->settings.settle = 0;
     /* A turn that waits must not outlast the leases that it would renew. */
     if (d->settings.timeout > config->lease / 3)
         d->settings.timeout = config->lease / 3;

@@ -32,6 +32,7 @@ typedef struct rabbit_queue {
     char work[LP_RABBIT_NAME_MAX + 1];
     size_t number;
     bool is_declared; /* on this connection */
+    lapse_ns settles; /* lp_clock_monotonic: from then on it survives a kill of the broker */
     bool is_shops;    /* `work` is a shop's: orders are only taken from it */
 
     unsigned serial;   /* of its consumer; its tag is made of `number` and this */
@@ -72,7 +73,8 @@ typedef struct rabbit_sent {
     rabbit_message *message; /* this, which nobody holds */
     bool open;               /* not confirmed */
     size_t bytes;
-    bool to_shop; /* to the exchange of a shop */
+    bool to_shop;     /* to the exchange of a shop */
+    lapse_ns settles; /* when all queues on its way have */
 } rabbit_sent;
 
 /* Delays that were asked for lately: those that come again and again get a queue of their own. */
@@ -84,7 +86,7 @@ typedef struct rabbit_delays {
     } seen[LP_RABBIT_COUNTERS];
     int64_t fixed[LP_RABBIT_FIXED_MOST];
     bool is_declared[LP_RABBIT_FIXED_MOST];
-    lapse_ns usable_at[LP_RABBIT_FIXED_MOST]; /* lp_clock_monotonic */
+    lapse_ns settles[LP_RABBIT_FIXED_MOST];
     int fixed_count;
 } rabbit_delays;
 
@@ -111,6 +113,9 @@ typedef struct rabbit_store {
     lapse_ns ahead;   /* UTC minus the scheduler's clock, when the connection was made */
     lapse_ns turn_at; /* lp_clock_monotonic when the turn began */
     int levels;       /* of the ladder that are declared */
+    lapse_ns level_settles[LP_RABBIT_LEVELS + 1], dead_settles;
+    int64_t links_made; /* connections so far */
+    lapse_ns seen_at;   /* turn_at of the turn in which the broker has last answered */
     rabbit_delays delays;
 
     rabbit_held *held[LP_RABBIT_HELD];
@@ -121,6 +126,8 @@ typedef struct rabbit_store {
     rabbit_sent *sent;
     size_t sent_count, sent_room, sent_open, sent_bytes;
     uint64_t sent_first, published;
+
+    rabbit_message *replaced; /* what goes on in queues that have not settled */
 
     rabbit_message *looked; /* what has come on LP_RABBIT_LOOK, first in first out */
     rabbit_queue *getting;  /* what comes without a consumer's tag is of this queue */
@@ -152,6 +159,8 @@ rabbit_queue *lp_rabbit_queue(rabbit_store *d, const char *name);
 rabbit_queue *lp_rabbit_find_queue(const rabbit_store *d, const char *name);
 /* Have it declared. */
 int lp_rabbit_use_queue(rabbit_store *d, rabbit_queue *q);
+/* When what was declared since in.made was set to false has settled: 0: it has. */
+int lp_rabbit_settles(rabbit_store *d, lapse_ns *out);
 /* Everything is declared anew when it is used next. */
 void lp_rabbit_forget_topology(rabbit_store *d);
 
@@ -171,6 +180,8 @@ lapse_ns lp_rabbit_judge(const rabbit_store *d, const lp_turn *t);
  * `sent`. */
 int lp_rabbit_send_order(rabbit_store *d, const lp_turn *t, const rabbit_order *o,
                          rabbit_sent sent);
+/* When the queues on its way have settled. */
+int lp_rabbit_way_settles(rabbit_store *d, const lp_turn *t, const rabbit_order *o, lapse_ns *out);
 int lp_rabbit_send_dead(rabbit_store *d, const rabbit_order *o, rabbit_sent sent);
 
 /* Wait for all confirms; jobs are answered, what was replaced is acknowledged. */
@@ -179,6 +190,10 @@ int lp_rabbit_flush(rabbit_store *d);
 void lp_rabbit_note_confirm(rabbit_store *d, uint64_t number, bool multiple, bool accepted);
 void lp_rabbit_note_returned(rabbit_store *d, uint64_t number);
 void lp_rabbit_lose_sent(rabbit_store *d); /* the channel or the connection is gone */
+
+/* Acknowledge what was replaced by what is safe now; when there is more to acknowledge. */
+int lp_rabbit_finish_replaced(rabbit_store *d);
+lapse_ns lp_rabbit_next_replaced(const rabbit_store *d); /* lp_clock_monotonic */
 
 /* Has this delay a queue of its own? Its number among the fixed, or -1. Counts it. */
 int lp_rabbit_fixed(rabbit_store *d, lapse_ns delay);

@@ -162,6 +162,11 @@ void lp_rabbit_lose_held(rabbit_store *d)
             lp_rabbit_free_message(d->held[i]->message);
             lp_rabbit_drop_held(d, d->held[i]);
         }
+    while (d->replaced) { /* It comes again. */
+        rabbit_message *m = d->replaced;
+        d->replaced = m->next;
+        lp_rabbit_free_message(m);
+    }
     for (size_t i = 0; i < d->queue_count; i++)
         lose_queue(d->queues[i]);
 }

@@ -307,6 +307,7 @@ static int unknown(const lp_job *j)
                    lp_text_quote(j->id, j->id_len < 80 ? j->id_len : 80));
 }
 
+/* 1: later, when the way there has settled. */
 static int send_again(rabbit_store *d, const lp_turn *t, lp_job *j, const rabbit_message *m)
 {
     rabbit_order o = m->order;
@@ -316,8 +317,17 @@ static int send_again(rabbit_store *d, const lp_turn *t, lp_job *j, const rabbit
     o.attempt = 0;
     o.reason = LAPSE_REASON_NONE;
     o.error = NULL;
+    lapse_ns settles;
+    int code = lp_rabbit_way_settles(d, t, &o, &settles);
+    if (code < 0)
+        return code;
+    if (settles > lp_clock_monotonic()) {
+        j->later = true;
+        j->later_at = settles;
+        return 1;
+    }
     j->answer = o.generation;
-    int code = lp_rabbit_send_order(d, t, &o, (rabbit_sent){.job = j});
+    code = lp_rabbit_send_order(d, t, &o, (rabbit_sent){.job = j});
     if (code == LAPSE_OK)
         code = lp_rabbit_flush(d); /* It says itself when it failed. */
     return code < 0 ? code : (int)(j->answer < 0 ? j->answer : LAPSE_OK);
@@ -373,7 +383,7 @@ void lp_rabbit_requeue_dead(rabbit_store *d, const lp_turn *t, lp_job *j)
     if (code == LAPSE_OK && s.best) { /* A crash before this leaves both. */
         moved = s.best->tag;
         (void)lp_rabbit_ack(&d->in, LP_RABBIT_LOOK, moved, false);
-    } else if (!j->detail) {
+    } else if (code < 0 && !j->detail) {
         lp_job_fail(j, code);
     }
     lp_rabbit_free_message(s.best);

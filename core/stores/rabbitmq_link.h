@@ -42,6 +42,7 @@ typedef struct rabbit_settings {
     char *cacert, *cert, *key; /* files; NULL: not given */
     char prefix[LP_RABBIT_PREFIX_MAX + 1];
     lapse_ns poll, timeout, heartbeat;
+    lapse_ns settle; /* what a new queue needs until it survives a kill of the broker */
     int64_t fixed[LP_RABBIT_FIXED_MOST]; /* ms: delays that have a queue of their own */
     int fixed_count;
     bool fixed_given; /* none is found out */
@@ -93,7 +94,8 @@ typedef struct rabbit_message {
 
     /* The store's. */
     struct rabbit_queue *from;
-    lapse_ns arrived; /* lp_clock_monotonic */
+    lapse_ns arrived; /* lp_clock_monotonic; */
+    lapse_ns settles; /* so is this: what takes its place is safe from then on */
 } rabbit_message;
 
 rabbit_message *lp_rabbit_new_message(void);
@@ -138,6 +140,8 @@ typedef struct rabbit_link {
     uint16_t awaits_on;
     amqp_method_number_t awaits, or_awaits, got;
     uint32_t count; /* that came with it: messages of a queue */
+
+    bool made; /* a queue was declared that was not there; whoever asks sets it back */
 } rabbit_link;
 
 /* Connect and log in. LAPSE_EOFFLINE, LAPSE_ESYSTEM, LAPSE_ENOMEM. */
@@ -211,6 +215,9 @@ int lp_rabbit_declare_fixed(rabbit_link *l, uint16_t channel, const char *prefix
 /* Declare what messages that only wake need, and a mailbox that lives as long as the link. */
 int lp_rabbit_declare_wake(rabbit_link *l, uint16_t channel, const char *prefix,
                            const char *mailbox);
+
+/* Whether somebody has made a queue of this prefix within settings->settle: 1, or 0. */
+int lp_rabbit_is_young(rabbit_link *l, uint16_t channel);
 
 /* How many messages wait in a queue; LAPSE_EUNKNOWN when there is no such queue. */
 int lp_rabbit_count(rabbit_link *l, uint16_t channel, const char *queue, uint64_t *out);

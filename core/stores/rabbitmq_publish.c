@@ -187,16 +187,29 @@ int lp_rabbit_send_to(rabbit_store *d, const char *exchange, const char *key, co
 
 /* -- Routes -- */
 
+static lapse_ns later_of(lapse_ns a, lapse_ns b)
+{
+    return a > b ? a : b;
+}
+
 /* So short a time is waited for here, once it is delivered: the ladder's step is longer. */
 static const lapse_ns SHORT = LAPSE_MS(20);
 
 static int climb(rabbit_store *d, int level)
 {
-    int code = LAPSE_OK;
+    int from = d->levels, code = LAPSE_OK;
+    lapse_ns settles = 0;
+    d->in.made = false;
     while (code == LAPSE_OK && d->levels <= level) {
         code = lp_rabbit_declare_level(&d->in, LP_RABBIT_DECLARE, d->settings.prefix, d->levels);
         d->levels += code == LAPSE_OK;
     }
+    if (code == LAPSE_OK && from < d->levels)
+        code = lp_rabbit_settles(d, &settles);
+    if (code < 0)
+        d->levels = from;
+    for (int i = from; i < d->levels; i++)
+        d->level_settles[i] = settles;
     return code;
 }
 
@@ -207,71 +220,125 @@ static lapse_ns left_of(const rabbit_store *d, lapse_ns delay)
     return delay > passed ? delay - passed : 0;
 }
 
-static int send_by_ladder(rabbit_store *d, lapse_ns delay, const rabbit_queue *q,
-                          const rabbit_order *o, rabbit_sent sent)
+/* The way of an order: where it is published, and when all queues on it have settled. A queue that
+ * was made just now does not survive a kill of the broker, which notes its number on the disk a
+ * moment later. */
+typedef struct way {
+    char exchange[LP_RABBIT_NAME_MAX + 1], key[LP_RABBIT_NAME_MAX + 1];
+    lapse_ns settles;
+} way;
+
+static void go_straight(const rabbit_queue *q, way *out)
 {
-    char exchange[LP_RABBIT_NAME_MAX + 1];
+    *out->exchange = '\0';
+    snprintf(out->key, sizeof out->key, "%s", q->work);
+}
+
+static int go_by_ladder(rabbit_store *d, lapse_ns delay, const rabbit_queue *q, way *out)
+{
     rabbit_route route;
     lp_rabbit_route(&route, lp_rabbit_steps(delay), q->word);
     int code = climb(d, route.level);
     if (code < 0)
         return code;
     lp_rabbit_route(&route, lp_rabbit_steps(left_of(d, delay)), q->word);
-    if (route.level < 0)
-        return lp_rabbit_send_to(d, "", q->work, o, sent);
-    lp_rabbit_name_level(exchange, d->settings.prefix, route.level);
-    return lp_rabbit_send_to(d, exchange, route.key, o, sent);
+    if (route.level < 0) {
+        go_straight(q, out);
+        return LAPSE_OK;
+    }
+    for (int i = 0; i <= route.level; i++)
+        out->settles = later_of(out->settles, d->level_settles[i]);
+    lp_rabbit_name_level(out->exchange, d->settings.prefix, route.level);
+    snprintf(out->key, sizeof out->key, "%s", route.key);
+    return LAPSE_OK;
 }
 
-/* A queue that was made just now does not survive a kill of the broker, which notes its number on the
- * disk a moment later: until then the ladder does. */
+/* Until it has settled the ladder serves, which others have needed before. */
 static bool is_settled(rabbit_store *d, int fixed, int *code)
 {
-    static const lapse_ns SETTLES = LAPSE_SECONDS(2);
     rabbit_delays *k = &d->delays;
-    lapse_ns now = lp_clock_monotonic();
     *code = LAPSE_OK;
     if (!k->is_declared[fixed]) {
+        d->in.made = false;
         *code =
             lp_rabbit_declare_fixed(&d->in, LP_RABBIT_DECLARE, d->settings.prefix, k->fixed[fixed]);
+        if (*code == LAPSE_OK)
+            *code = lp_rabbit_settles(d, &k->settles[fixed]);
         k->is_declared[fixed] = *code == LAPSE_OK;
-        k->usable_at[fixed] = lp_add_ns(now, SETTLES);
     }
-    return *code == LAPSE_OK && now >= k->usable_at[fixed];
+    return *code == LAPSE_OK && lp_clock_monotonic() >= k->settles[fixed];
 }
 
-static int send_by_fixed(rabbit_store *d, int fixed, const rabbit_queue *q, const rabbit_order *o,
-                         rabbit_sent sent)
+static void go_by_fixed(const rabbit_store *d, int fixed, const rabbit_queue *q, way *out)
 {
-    char exchange[LP_RABBIT_NAME_MAX + 1];
-    lp_rabbit_name_fixed(exchange, d->settings.prefix, d->delays.fixed[fixed]);
-    return lp_rabbit_send_to(d, exchange, q->word, o, sent);
+    lp_rabbit_name_fixed(out->exchange, d->settings.prefix, d->delays.fixed[fixed]);
+    snprintf(out->key, sizeof out->key, "%s", q->word);
+}
+
+static int find_way(rabbit_store *d, rabbit_queue *q, lapse_ns delay, bool is_new, way *out)
+{
+    int code = LAPSE_OK;
+    out->settles = q->settles;
+    if (d->config.manual || delay <= SHORT) {
+        go_straight(q, out);
+        return LAPSE_OK;
+    }
+    int fixed = is_new ? lp_rabbit_fixed(d, delay) : -1;
+    if (fixed >= 0 && is_settled(d, fixed, &code)) {
+        go_by_fixed(d, fixed, q, out);
+        return LAPSE_OK;
+    }
+    return code < 0 ? code : go_by_ladder(d, delay, q, out);
+}
+
+static lapse_ns start_of(const rabbit_order *o)
+{
+    return later_of(o->at, o->due);
+}
+
+static lapse_ns delay_of(const rabbit_store *d, const lp_turn *t, const rabbit_order *o)
+{
+    return lp_sum_ns(start_of(o), -lp_rabbit_utc(d, t, t->now));
+}
+
+static int use_queue_of(rabbit_store *d, const rabbit_order *o, rabbit_queue **out)
+{
+    *out = lp_rabbit_queue(d, o->queue);
+    return *out ? lp_rabbit_use_queue(d, *out) : lp_fail_memory();
+}
+
+int lp_rabbit_way_settles(rabbit_store *d, const lp_turn *t, const rabbit_order *o, lapse_ns *out)
+{
+    way w;
+    rabbit_queue *q;
+    int code = use_queue_of(d, o, &q);
+    if (code == LAPSE_OK)
+        code = find_way(d, q, delay_of(d, t, o), false, &w);
+    *out = code == LAPSE_OK ? w.settles : 0;
+    return code;
 }
 
 int lp_rabbit_send_order(rabbit_store *d, const lp_turn *t, const rabbit_order *o, rabbit_sent sent)
 {
-    lapse_ns due = o->at > o->due ? o->at : o->due;
-    lapse_ns delay = lp_sum_ns(due, -lp_rabbit_utc(d, t, t->now));
-    rabbit_queue *q = lp_rabbit_queue(d, o->queue);
-    int code = q ? lp_rabbit_use_queue(d, q) : lp_fail_memory();
+    way w;
+    rabbit_queue *q;
+    int code = use_queue_of(d, o, &q);
     if (code < 0)
         return code;
+    lapse_ns delay = delay_of(d, t, o);
     if (sent.job && sent.job->op == LP_SCHEDULE && lp_rabbit_is_shops(d, o))
         return lp_rabbit_send_to_shop(d, delay, o, sent);
-    q->first = due < q->first ? due : q->first;
-    if (d->config.manual || delay <= SHORT)
-        return lp_rabbit_send_to(d, "", q->work, o, sent);
-    bool is_new = sent.job && sent.job->op != LP_AGAIN;
-    int fixed = is_new ? lp_rabbit_fixed(d, delay) : -1;
-    if (fixed >= 0 && is_settled(d, fixed, &code))
-        return send_by_fixed(d, fixed, q, o, sent);
-    return code < 0 ? code : send_by_ladder(d, delay, q, o, sent);
+    q->first = start_of(o) < q->first ? start_of(o) : q->first;
+    code = find_way(d, q, delay, sent.job && sent.job->op != LP_AGAIN, &w);
+    sent.settles = w.settles;
+    return code < 0 ? code : lp_rabbit_send_to(d, w.exchange, w.key, o, sent);
 }
 
 int lp_rabbit_send_dead(rabbit_store *d, const rabbit_order *o, rabbit_sent sent)
 {
     char name[LP_RABBIT_NAME_MAX + 1];
     lp_rabbit_name(name, d->settings.prefix, "dead");
+    sent.settles = d->dead_settles;
     return lp_rabbit_send_to(d, "", name, o, sent);
 }
 
@@ -302,21 +369,70 @@ static void give_up(rabbit_store *d, rabbit_message *m)
     lp_rabbit_forget_message(m);
 }
 
+/* The message that was replaced is kept until what took its place is safe. */
+static void finish_at(rabbit_store *d, rabbit_message *m, lapse_ns settles)
+{
+    if (settles <= lp_clock_monotonic()) {
+        lp_rabbit_finish(d, m);
+        return;
+    }
+    m->settles = settles;
+    m->next = d->replaced;
+    d->replaced = m;
+}
+
+int lp_rabbit_finish_replaced(rabbit_store *d)
+{
+    int code = LAPSE_OK;
+    lapse_ns now = lp_clock_monotonic();
+    for (rabbit_message **at = &d->replaced; code == LAPSE_OK && *at;) {
+        rabbit_message *m = *at;
+        if (m->settles > now) {
+            at = &m->next;
+            continue;
+        }
+        *at = m->next;
+        code = lp_rabbit_finish(d, m);
+    }
+    return code;
+}
+
+lapse_ns lp_rabbit_next_replaced(const rabbit_store *d)
+{
+    lapse_ns next = LAPSE_FOREVER;
+    for (const rabbit_message *m = d->replaced; m; m = m->next)
+        next = m->settles < next ? m->settles : next;
+    return next;
+}
+
+/* Whoever schedules is answered once the order survives a kill of the broker. */
+static void put_off(const rabbit_store *d, lp_job *j, lapse_ns settles)
+{
+    if (j->op != LP_SCHEDULE || settles <= lp_clock_monotonic())
+        return;
+    j->later = true;
+    j->later_at = settles;
+    j->row = d->links_made;
+    j->fence = j->answer;
+}
+
 static void end_sent(rabbit_store *d, rabbit_sent *s, const lp_detail *lost)
 {
     bool accepted = s->state == ACCEPTED;
     int code = accepted ? LAPSE_OK : fault_of(d, s, lost);
     if (!accepted && s->job)
         lp_job_fail(s->job, code);
+    else if (s->job)
+        put_off(d, s->job, s->settles);
     if (s->held && accepted) {
         rabbit_message *m = s->held->message;
         lp_rabbit_drop_held(d, s->held);
-        lp_rabbit_finish(d, m);
+        finish_at(d, m, s->settles);
     } else if (s->held) {
         s->held->settling = false;
     }
     if (s->message && accepted)
-        lp_rabbit_finish(d, s->message);
+        finish_at(d, s->message, s->settles);
     else if (s->message)
         give_up(d, s->message);
     s->message = NULL;

@@ -147,7 +147,7 @@ typedef struct argument {
 
 enum { ARGUMENTS = 8 };
 
-static int declare_queue(rabbit_link *l, uint16_t channel, const char *name, const argument *list)
+static int declare_as(rabbit_link *l, uint16_t channel, const char *name, const argument *list)
 {
     amqp_table_entry_t entries[ARGUMENTS];
     int n = 0;
@@ -166,6 +166,38 @@ static int declare_queue(rabbit_link *l, uint16_t channel, const char *name, con
     int code =
         lp_rabbit_call(l, channel, AMQP_QUEUE_DECLARE_METHOD, &m, AMQP_QUEUE_DECLARE_OK_METHOD, 0);
     return explain(l, code, name);
+}
+
+/* Others are told that something is new by a queue that lasts for as long as it is. */
+static int mark_young(rabbit_link *l, uint16_t channel)
+{
+    char name[LP_RABBIT_NAME_MAX + 1];
+    const argument arguments[] = {{"x-expires", NULL, l->settings->settle / LAPSE_MS(1)},
+                                  {NULL, NULL, 0}};
+    lp_rabbit_name(name, l->settings->prefix, "young");
+    return declare_as(l, channel, name, arguments);
+}
+
+int lp_rabbit_is_young(rabbit_link *l, uint16_t channel)
+{
+    char name[LP_RABBIT_NAME_MAX + 1];
+    uint64_t count;
+    lp_rabbit_name(name, l->settings->prefix, "young");
+    int code = lp_rabbit_count(l, channel, name, &count);
+    return code == LAPSE_EUNKNOWN ? 0 : code < 0 ? code : 1;
+}
+
+static int declare_queue(rabbit_link *l, uint16_t channel, const char *name, const argument *list)
+{
+    uint64_t count;
+    int code = LAPSE_OK;
+    if (l->settings->settle > 0)
+        code = lp_rabbit_count(l, channel, name, &count);
+    if (code == LAPSE_EUNKNOWN) {
+        l->made = true;
+        code = mark_young(l, channel);
+    }
+    return code < 0 && code != LAPSE_EDATA ? code : declare_as(l, channel, name, list);
 }
 
 static int bind_queue(rabbit_link *l, uint16_t channel, const char *queue, const char *exchange,

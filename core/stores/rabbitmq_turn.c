@@ -45,8 +45,29 @@ static int needs_ticket(const char *what)
                    what);
 }
 
+/* One that was confirmed before its queues had settled: the broker that did so still runs, since
+ * the connection is the same and answers. The job keeps in `row` which, in `fence` the answer. */
+static int settled(rabbit_store *d, lp_job *j)
+{
+    uint64_t count;
+    char dead[LP_RABBIT_NAME_MAX + 1];
+    lp_rabbit_name(dead, d->settings.prefix, "dead");
+    if (j->row == d->links_made && d->seen_at != d->turn_at) {
+        if (lp_rabbit_count(&d->in, LP_RABBIT_DECLARE, dead, &count) == LAPSE_OK)
+            d->seen_at = d->turn_at;
+    }
+    if (j->row != d->links_made || d->seen_at != d->turn_at)
+        return lp_fail(LAPSE_EUNSURE,
+                       "whether it was done is not known: the connection to RabbitMQ was lost "
+                       "within the URL option new after a queue on its way was made");
+    j->answer = j->fence;
+    return LAPSE_OK;
+}
+
 static int schedule(rabbit_store *d, const lp_turn *t, lp_job *j)
 {
+    if (j->later_at)
+        return settled(d, j);
     if (j->replace)
         return needs_ticket("replace an order");
     const rabbit_order o = {.id = j->id,
@@ -193,6 +214,8 @@ static void arm(rabbit_store *d)
         lapse_ns hold = lp_rabbit_has_surplus(d) ? lp_add_ns(now, LAPSE_MS(255)) : LAPSE_FOREVER;
         at = lease < at ? lease : at;
         at = hold < at ? hold : at;
+        lapse_ns replaced = lp_rabbit_next_replaced(d) - lp_clock_monotonic();
+        at = d->replaced && lp_add_ns(now, replaced) < at ? lp_add_ns(now, replaced) : at;
     }
     lp_wake_at(d->timer, at);
 }
@@ -240,6 +263,7 @@ static void tidy(rabbit_store *d, const lp_turn *t)
 {
     if (d->walk && lp_clock_monotonic() > d->walk_until)
         (void)lp_rabbit_end_walk(d);
+    (void)lp_rabbit_finish_replaced(d);
     (void)lp_rabbit_sweep_leases(d, t);
     (void)lp_rabbit_sweep_ready(d, t);
     lp_rabbit_flush(d);

@@ -73,6 +73,8 @@ static int read_own(const lp_url_option *option, rabbit_settings *out)
         return lp_url_duration(option, LAPSE_MS(1), LAPSE_HOURS(1), &out->poll);
     if (lp_url_is(option, "timeout"))
         return lp_url_duration(option, LAPSE_MS(10), LAPSE_HOURS(1), &out->timeout);
+    if (lp_url_is(option, "new"))
+        return lp_url_duration(option, 0, LAPSE_MINUTES(1), &out->settle);
     if (lp_url_is(option, "heartbeat"))
         return lp_url_duration(option, LAPSE_SECONDS(1), LAPSE_HOURS(1), &out->heartbeat);
     if (lp_url_is(option, "cacert"))
@@ -85,7 +87,7 @@ static int read_own(const lp_url_option *option, rabbit_settings *out)
         return read_verify(option, &out->verify);
     return lp_fail(LAPSE_EURL,
                    "amqp: has no option %s: use prefix, fixed, ticket, timeout, heartbeat, poll, "
-                   "cacert, cert, key, verify, work, queue, delay_exchange, routing_key, ttl, "
+                   "new, cacert, cert, key, verify, work, queue, delay_exchange, routing_key, ttl, "
                    "expiration, id, max_dead, lease, stuck_after",
                    lp_text_quote(option->name, option->name_len < 40 ? option->name_len : 40));
 }
@@ -153,6 +155,7 @@ int lp_rabbit_read_url(lp_store_config *config, rabbit_settings *out)
                              .poll = LAPSE_SECONDS(1),
                              .timeout = LAPSE_SECONDS(5),
                              .heartbeat = LAPSE_SECONDS(10),
+                             .settle = LAPSE_SECONDS(2),
                              .verify = true,
                              .tls = strncmp(config->url, "amqps:", 6) == 0};
     lp_url_place place;

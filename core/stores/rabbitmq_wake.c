@@ -166,6 +166,7 @@ int lp_rabbit_open_waker(rabbit_waker *w, rabbit_settings *settings)
     w->settings = *settings;
     *settings = (rabbit_settings){.user = NULL};
     w->out.fd = w->in.fd = -1;
+    w->settings.settle = 0; /* A wake-up may be lost. */
     /* Whoever schedules waits for this too. */
     if (w->settings.timeout > LAPSE_SECONDS(1))
         w->settings.timeout = LAPSE_SECONDS(1);

@@ -31,7 +31,7 @@ static const struct row table[] = {
     {"sqlite", "sqlite:///%s", LAPSE_MS(1), 0, false, NULL, NULL},
     {"postgresql", NULL, LAPSE_MS(1), 0, false, "postgresql", "schema"},
     {"redis", NULL, LAPSE_MS(1), 0, false, "redis", "prefix"},
-    {"rabbitmq", NULL, LAPSE_MS(1), 300, false, "rabbitmq", "prefix"},
+    {"rabbitmq", "&new=0s", LAPSE_MS(1), 300, false, "rabbitmq", "prefix"},
     {"rabbitmq_ticket", "&poll=1s&ticket=sqlite%%3A///%s", LAPSE_MS(1), 0, false, "rabbitmq",
      "prefix"},
 };
