@@ -41,6 +41,8 @@ typedef struct core {
     core_waiter *waiters; /* who wants to know when less is running */
     bool may_block;       /* calls may wait for input or output: give up the GIL for each */
     bool awaits;          /* an event loop awaits what callbacks return */
+    unsigned batch;       /* orders to claim at once for that loop, and */
+    unsigned wanted;      /* what lapse_want was told; 0: nothing yet */
     bool stopped;
     unsigned watchers;    /* threads in watch_until_stopped */
     bool watch_sleeps;    /* the watcher wants to know of the next callback */

@@ -282,6 +282,33 @@ static int64_t run_batch(binding_state *state, core *c, uint64_t max)
     }
 }
 
+/* A loop claims one order of a durable store at first. Each time that all of them began at once it
+ * claims twice as many, but no more than it has room for; when that took its time, half as many: a
+ * burst needs few looks at the store, and few orders wait for a busy loop while another is idle. */
+enum { BATCH_MOST = 256 };
+#define AT_ONCE INT64_C(4000000) /* nanoseconds */
+
+static void want_batch(core *c, uint64_t room)
+{
+    uint64_t most = room < c->batch ? room : c->batch;
+    int rc;
+    most = most ? most : 1;
+    if (!c->may_block || !c->s || c->wanted == most)
+        return;
+    CORE_CALL(c, rc, lapse_want(c->s, (unsigned)most));
+    c->wanted = rc < 0 ? 0 : (unsigned)most;
+}
+
+static void judge_batch(core *c, uint64_t ran, lapse_ns took)
+{
+    uint64_t batch = ran < c->batch ? ran : 2 * ran;
+    if (ran == 0)
+        return;
+    if (took > AT_ONCE)
+        batch = c->batch / 2;
+    c->batch = batch < 1 ? 1 : batch > BATCH_MOST ? BATCH_MOST : (unsigned)batch;
+}
+
 /* Ends when nothing is due, when the loop has no room, and early enough to let it do
  * something else: the descriptor stays readable then. */
 static int64_t run_loop_batch(binding_state *state, run_loop *loop, core *c)
@@ -290,7 +317,10 @@ static int64_t run_loop_batch(binding_state *state, run_loop *loop, core *c)
     lapse_ns since = core_now();
     int64_t ran = 0;
     while (loop->room) {
+        want_batch(c, loop->room);
         int rc = run_one(state, loop, c, until);
+        if (rc == 0)
+            judge_batch(c, (uint64_t)ran, core_now() - since);
         if (rc == 0 || (rc < 0 && ran))
             return ran;
         if (rc < 0)
@@ -300,8 +330,9 @@ static int64_t run_loop_batch(binding_state *state, run_loop *loop, core *c)
         if (PyErr_CheckSignals())
             return RUN_RAISED;
         if (core_now() - since >= HOLD_MAX)
-            return ran;
+            break;
     }
+    judge_batch(c, (uint64_t)ran, core_now() - since);
     return ran;
 }
 

@@ -378,11 +378,9 @@ void lp_rabbit_requeue_dead(rabbit_store *d, const lp_turn *t, lp_job *j)
     seen s = {.job = j};
     uint64_t moved = 0;
     int code = find_newest(d, j, &s);
-    if (code == LAPSE_OK && !s.best)
-        code = unknown(j);
     if (code == LAPSE_OK)
-        code = send_again(d, t, j, s.best);
-    if (code == LAPSE_OK) { /* A crash before this leaves both. */
+        code = s.best ? send_again(d, t, j, s.best) : unknown(j);
+    if (code == LAPSE_OK && s.best) { /* A crash before this leaves both. */
         moved = s.best->tag;
         (void)lp_rabbit_ack(&d->in, LP_RABBIT_LOOK, moved, false);
     } else if (code < 0 && !j->detail) {

@@ -5,7 +5,8 @@
  * channel for hints, max_dead, max_pending, whether the oldest dies for room, the lease in us; and
  * then one job or want after the other, a letter and what it needs, as the functions of `ops` read
  * them. It answers {'RESET'}, or {'OK', time, what ended since its lease did, answers, loans, when
- * each want can be served next, dead letters dropped}. Queues go in and out by name.
+ * each want can be served next, dead letters dropped}; loans one behind the other, six words each.
+ * Queues go in and out by name.
  *
  * Numbers are doubles: a time in us and a fence are exact until the year 2255. A generation is at
  * least the time in units of 16 us, so that after a fail-over that lost the last ones none is

@@ -219,24 +219,37 @@ static void note_time(redis_store *d, const lp_turn *t, int64_t server_us)
     d->ahead_next = seen < d->ahead_next ? seen : d->ahead_next;
 }
 
-static lp_loan *make_loan(const redis_store *d, const lp_turn *t, const redisReply *r)
+/* What the script has packed, the highest byte first. */
+static int64_t read_number(const redisReply *r, size_t first, size_t bytes)
 {
-    enum { WANT, ID, QUEUE, GENERATION, ATTEMPT, DUE, FENCE, PAYLOAD, BAD };
-    const redisReply *id = lp_redis_item(r, ID), *payload = lp_redis_item(r, PAYLOAD);
-    const redisReply *queue = lp_redis_item(r, QUEUE);
-    if (!id || !id->str || !payload || id->len > LAPSE_ID_MAX || !queue || !queue->str)
+    uint64_t n = 0;
+    for (size_t i = 0; i < bytes; i++)
+        n = n << 8 | (unsigned char)r->str[first + i];
+    return (int64_t)n;
+}
+
+/* Of a loan the script answers these, and the order's state and record as they stand in Redis. */
+enum { WANT, ID, QUEUE, STATE, RECORD, BAD, LOAN_WORDS };
+
+static lp_loan *make_loan(const redis_store *d, const lp_turn *t, redisReply *const *r)
+{
+    enum { STATE_SIZE = 39, RECORD_HEAD = 9 };
+    const redisReply *id = r[ID], *queue = r[QUEUE], *state = r[STATE], *record = r[RECORD];
+    if (!id->str || !queue->str || !state->str || !record->str || id->len > LAPSE_ID_MAX ||
+        state->len != STATE_SIZE)
         return NULL;
-    lp_loan *l = lp_loan_make(id->str, id->len, queue->str, payload->str, payload->len);
+    size_t head = record->len < RECORD_HEAD ? record->len : RECORD_HEAD;
+    lp_loan *l = lp_loan_make(id->str, id->len, queue->str, record->str + head, record->len - head);
     if (!l)
         return NULL; /* Its lease ends. */
     static const char *const damages[] = {NULL, "its record was damaged in Redis",
                                           "its queue was damaged in Redis"};
-    l->bad = damages[lp_redis_at(r, BAD, 0) % 3];
-    l->want = (size_t)lp_redis_at(r, WANT, 0);
-    l->fence = lp_redis_at(r, FENCE, 0);
-    l->generation = lp_redis_at(r, GENERATION, 0);
-    l->attempt = (int)lp_redis_at(r, ATTEMPT, 1);
-    lapse_ns due = lp_redis_scheduler_time(d, lp_redis_at(r, DUE, 0));
+    l->bad = damages[r[BAD]->integer % 3];
+    l->want = (size_t)r[WANT]->integer;
+    l->generation = read_number(state, 1, 6);
+    l->fence = read_number(state, 16, 7);
+    l->attempt = (int)read_number(state, 23, 4);
+    lapse_ns due = lp_redis_scheduler_time(d, read_number(state, 27, 6));
     l->due = due < t->now ? due : t->now;
     return l;
 }
@@ -252,20 +265,29 @@ static lp_loan *make_end(const redisReply *r)
     return l;
 }
 
-static void append_loan(lp_turn *t, lp_loan *l)
+/* To `end`, and where the next one goes. */
+static lp_loan **append_loan(lp_loan **end, lp_loan *l)
+{
+    if (!l)
+        return end;
+    *end = l;
+    return &l->next;
+}
+
+static lp_loan **last_loan(lp_turn *t)
 {
     lp_loan **end = &t->loans;
     while (*end)
         end = &(*end)->next;
-    if (l)
-        *end = l;
+    return end;
 }
 
 static void read_claims(redis_store *d, lp_turn *t, const part *p)
 {
     const redisReply *loans = lp_redis_item(p->reply, 4), *nexts = lp_redis_item(p->reply, 5);
-    for (size_t i = 0; loans && i < loans->elements; i++)
-        append_loan(t, make_loan(d, t, loans->element[i]));
+    lp_loan **end = last_loan(t);
+    for (size_t i = 0; loans && i + LOAN_WORDS <= loans->elements; i += LOAN_WORDS)
+        end = append_loan(end, make_loan(d, t, loans->element + i));
     for (size_t i = 0; i < t->want_count; i++) {
         int64_t ms = lp_redis_at(nexts, i, -1);
         t->wants[i].next = ms < 0 ? LAPSE_FOREVER : lp_redis_scheduler_time(d, ms);
@@ -283,8 +305,9 @@ static void read_part(redis_store *d, lp_turn *t, const part *p)
         return;
     }
     const redisReply *told = lp_redis_item(p->reply, 2), *answers = lp_redis_item(p->reply, 3);
+    lp_loan **end = last_loan(t);
     for (size_t i = 0; told && i < told->elements; i++)
-        append_loan(t, make_end(told->element[i]));
+        end = append_loan(end, make_end(told->element[i]));
     for (size_t i = 0; i < p->count; i++)
         lp_redis_read_answer(d, t, t->jobs[p->first + i], lp_redis_item(answers, i));
     d->dead_dropped += (uint64_t)lp_redis_at(p->reply, 6, 0);

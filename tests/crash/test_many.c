@@ -217,6 +217,7 @@ START_TEST(p65_nobody_is_told_of_a_lock)
     long orders = tier(8 * 1000, 8 * 20000, 8 * 1000000);
     place at = new_place(_i, "lease=60s");
     rig r = open_real(&at, NULL);
+    NEEDS(&r, LAPSE_CAN_CANCEL);
     NEEDS_PROCESSES(&r, _i);
     char path[400], words[2][24];
     new_path(path, sizeof path, "sheet");

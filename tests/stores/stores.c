@@ -178,6 +178,11 @@ static void open_table(void)
     for (int i = 0; i < ROWS; i++)
         if (is_asked_for(&table[i]) && is_built(i))
             built[built_count++] = i;
+    if (built_count == 0) {
+        const char *names = getenv("LAPSE_STORES");
+        fprintf(stderr, "LAPSE_STORES=%s names no store of this build\n", names ? names : "");
+        exit(EXIT_FAILURE);
+    }
     fflush(stdout);
 }
 

@@ -163,12 +163,14 @@ static void pay_and_close(int store, const char *test, bool apart)
 
 START_TEST(p70_paid_and_timed_out_at_the_same_instant)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_CANCEL);
     pay_and_close(_i, __func__, false);
 }
 END_TEST
 
 START_TEST(p70_paid_here_and_closed_there)
 {
+    STORE_NEEDS(_i, LAPSE_CAN_CANCEL);
     pay_and_close(_i, __func__, true);
 }
 END_TEST
@@ -309,13 +311,15 @@ START_TEST(p75_restart_storm)
         ck_assert_int_lt(++ticks, 30000);
     }
     expect_rate(&p.ran, rate);
+    bool tells_newest = lapse_abilities(r.s) & LAPSE_CAN_LIST;
     long old = 0, front = 0; /* Starts of the oldest that waited; the first that has not run. */
     bool *seen = calloc((size_t)overdue + 1, sizeof *seen);
     ck_assert_ptr_nonnull(seen);
     for (size_t i = 0; i < p.ran.count; i++) {
         const tape_entry *e = &p.ran.entries[i];
         if (e->id[0] == 'n') {
-            ck_assert_int_le(e->late, LAPSE_SECONDS(1));
+            if (tells_newest) /* A pipe gives the oldest first. */
+                ck_assert_int_le(e->late, LAPSE_SECONDS(1));
             continue;
         }
         old += atol(e->id + 3) == front;
