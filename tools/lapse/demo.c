@@ -19,6 +19,7 @@ struct shop {
     lapse_ns started;
     int64_t speed;
     pthread_mutex_t lock;
+    pthread_cond_t ended;           /* one more order is paid or closed */
     enum status orders[ORDERS + 1]; /* under lock; by number, from 1 */
     int stock, paid, closed;        /* under lock */
 };
@@ -63,6 +64,7 @@ static bool change(struct shop *shop, int number, enum status to)
         shop->paid++;
     else
         shop->closed++;
+    pthread_cond_signal(&shop->ended);
     return true;
 }
 
@@ -132,6 +134,10 @@ static int play(struct shop *shop)
             return code;
     }
     sleep_until(shop, 60);
+    pthread_mutex_lock(&shop->lock); /* A busy machine may be late. */
+    while (shop->paid + shop->closed < ORDERS)
+        pthread_cond_wait(&shop->ended, &shop->lock);
+    pthread_mutex_unlock(&shop->lock);
     return 0;
 }
 
@@ -174,8 +180,11 @@ static int64_t pace(const cli *c)
 
 int cli_cmd_demo(cli *c)
 {
-    struct shop shop = {
-        .c = c, .speed = pace(c), .lock = PTHREAD_MUTEX_INITIALIZER, .stock = STOCK};
+    struct shop shop = {.c = c,
+                        .speed = pace(c),
+                        .lock = PTHREAD_MUTEX_INITIALIZER,
+                        .ended = PTHREAD_COND_INITIALIZER,
+                        .stock = STOCK};
     int code = lapse_open("memory:", NULL, &c->s);
     if (code == 0)
         code = run_shop(&shop);
