@@ -22,7 +22,7 @@ class Server(PrivateServer):
 
     def place(self) -> str:
         """The URL of a fresh store."""
-        return f"{self.url}?prefix=t{next(self.numbers)}"
+        return f"{self.url}?new=0s&prefix=t{next(self.numbers)}"
 
     def ctl(self, *words: str) -> str:
         return self.do("ctl", *words)
