@@ -325,6 +325,9 @@ static int set_up(rabbit_store *d, const lp_store_config *config)
     d->ahead = lp_sum_ns(config->wall, -config->now);
     if (config->manual)
         d->settings.settle = 0;
+    /* A call must be answered within a third of the lease: the new is then waited for less. */
+    if (d->settings.settle > config->lease / 6)
+        d->settings.settle = config->lease / 6;
     /* A turn that waits must not outlast the leases that it would renew. */
     if (d->settings.timeout > config->lease / 3)
         d->settings.timeout = config->lease / 3;
