@@ -248,7 +248,7 @@ class Worker:
         self.process = subprocess.Popen(
             [sys.executable, "-c", program, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        self.lines, self.thread = [], threading.Thread(target=self._read)
+        self.lines, self.thread = [], threading.Thread(target=self._read, daemon=True)
         self.thread.start()
 
     def _read(self):
