@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -67,7 +66,9 @@ static void copy_text(char *out, size_t size, amqp_bytes_t text)
         memcpy(raw, text.bytes, len);
     raw[len] = '\0';
     lp_text_clip(said, raw);
-    snprintf(out, size, "%s", said);
+    len = strnlen(said, size - 1);
+    memcpy(out, said, len);
+    out[len] = '\0';
 }
 
 void lp_rabbit_disconnect(rabbit_link *l, bool politely)
