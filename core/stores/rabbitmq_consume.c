@@ -157,15 +157,11 @@ void lp_rabbit_lose_held(rabbit_store *d)
         d->sent[i].message = NULL;
         d->sent[i].held = NULL;
     }
-    for (size_t i = 0; i < LP_RABBIT_HELD; i++) {
-        for (rabbit_held *h = d->held[i], *next; h; h = next) {
-            next = h->next;
-            lp_rabbit_free_message(h->message);
-            free(h);
+    for (size_t i = 0; i < LP_RABBIT_HELD; i++)
+        while (d->held[i]) {
+            lp_rabbit_free_message(d->held[i]->message);
+            lp_rabbit_drop_held(d, d->held[i]);
         }
-        d->held[i] = NULL;
-    }
-    d->held_count = 0;
     lp_rabbit_lose_replaced(d);
     for (size_t i = 0; i < d->queue_count; i++)
         lose_queue(d->queues[i]);
