@@ -44,10 +44,6 @@ typedef struct rabbit_queue {
     rabbit_message *ready;
     unsigned ready_count;
 
-    unsigned started; /* since */
-    lapse_ns counted; /* lp_clock_monotonic; */
-    unsigned ahead;   /* and how many start soon at that rate */
-
     unsigned wanted; /* by this turn, which has */
     bool looked;     /* asked the broker for it */
     bool is_known;   /* under a manual clock: of what it held at the last look, and has been sent */
@@ -197,7 +193,6 @@ void lp_rabbit_lose_sent(rabbit_store *d); /* the channel or the connection is g
 
 /* Acknowledge what was replaced by what is safe now; when there is more to acknowledge. */
 int lp_rabbit_finish_replaced(rabbit_store *d);
-void lp_rabbit_lose_replaced(rabbit_store *d);
 lapse_ns lp_rabbit_next_replaced(const rabbit_store *d); /* lp_clock_monotonic */
 
 /* Has this delay a queue of its own? Its number among the fixed, or -1. Counts it. */

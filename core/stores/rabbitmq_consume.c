@@ -1,10 +1,10 @@
 /* rabbitmq_consume.c - what is delivered here, and who holds it.
  *
- * Of every queue no more is asked for than could start at once, or starts within half of HOLD at
- * the rate of the last moments: a consumer whose prefetch is that, or a get where it is not known yet whether there is anything. Prefetch belongs to a
+ * Of every queue no more is asked for than could start at once: a consumer whose prefetch is what
+ * is wanted, or a get where it is not known yet whether there is anything. Prefetch belongs to a
  * consumer for its life; when more is wanted than it may still have, another takes its place, and
  * what the first was sent stays its own. What nobody could start after all goes back after
- * HOLD, published anew, so that the delivery is not counted as an attempt.
+ * LP_RABBIT_HOLD, published anew, so that the delivery is not counted as an attempt.
  *
  * Under a manual clock there are no consumers: a turn gets all, claims what is due, and gives the
  * rest back. */
@@ -162,7 +162,11 @@ void lp_rabbit_lose_held(rabbit_store *d)
             lp_rabbit_free_message(d->held[i]->message);
             lp_rabbit_drop_held(d, d->held[i]);
         }
-    lp_rabbit_lose_replaced(d);
+    while (d->replaced) { /* It comes again. */
+        rabbit_message *m = d->replaced;
+        d->replaced = m->next;
+        lp_rabbit_free_message(m);
+    }
     for (size_t i = 0; i < d->queue_count; i++)
         lose_queue(d->queues[i]);
 }
@@ -334,36 +338,17 @@ static int shrink(rabbit_store *d, rabbit_queue *q, unsigned unmet)
     return code < 0 || unmet == 0 ? code : start_consumer(d, q, unmet);
 }
 
-/* The broker takes its time to replace what was acknowledged. */
-static void note_rate(rabbit_queue *q)
-{
-    lapse_ns now = lp_clock_monotonic(), passed = now - q->counted;
-    if (passed < HOLD / 4)
-        return;
-    lapse_ns ahead = q->started * (HOLD / 2) / passed;
-    q->ahead = ahead < PREFETCH_MOST ? (unsigned)ahead : PREFETCH_MOST;
-    q->started = 0;
-    q->counted = now;
-}
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 static int ask_for(rabbit_store *d, rabbit_queue *q)
 {
-    note_rate(q);
     unsigned wanted = q->wanted < PREFETCH_MOST ? q->wanted : PREFETCH_MOST;
     unsigned unmet = wanted > q->ready_count ? wanted - q->ready_count : 0;
-    bool widens = q->consumes && q->prefetch < q->ahead / 2;
-    if (!widens && free_slots(q) >= unmet)
-        return shrink(d, q, (unsigned)larger(unmet, q->ahead));
+    if (free_slots(q) >= unmet)
+        return shrink(d, q, unmet);
     int code = q->consumes ? end_consumer(d, q) : LAPSE_OK;
-    int got = code < 0 || widens ? code : get_some(d, q, unmet);
-    if (got < 0 || (!widens && (unsigned)got == unmet))
+    int got = code < 0 ? code : get_some(d, q, unmet);
+    if (got < 0 || (unsigned)got == unmet)
         return got < 0 ? got : LAPSE_OK;
-    return start_consumer(d, q, (unsigned)larger(unmet - (unsigned)got, q->ahead));
+    return start_consumer(d, q, unmet - (unsigned)got);
 }
 
 /* A few are got one by one. Of more a consumer is sent all at once; when a get finds nothing after
@@ -441,6 +426,11 @@ static int ask_for_all(rabbit_store *d, const lp_turn *t)
 }
 
 /* -- Claims -- */
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
 
 /* Above the last of its order, and of this scheduler, and the clock. */
 static int64_t next_fence(rabbit_store *d, const rabbit_message *m)
@@ -527,7 +517,6 @@ static void claim_want(rabbit_store *d, lp_turn *t, size_t number, lp_loan ***en
         if (!l)
             return;
         (void)take_ready(q, &q->ready);
-        q->started++;
         **end = l;
         *end = &l->next;
         left--;

@@ -397,16 +397,6 @@ int lp_rabbit_finish_replaced(rabbit_store *d)
     return code;
 }
 
-/* They come again. */
-void lp_rabbit_lose_replaced(rabbit_store *d)
-{
-    while (d->replaced) {
-        rabbit_message *m = d->replaced;
-        d->replaced = m->next;
-        lp_rabbit_free_message(m);
-    }
-}
-
 lapse_ns lp_rabbit_next_replaced(const rabbit_store *d)
 {
     lapse_ns next = LAPSE_FOREVER;
