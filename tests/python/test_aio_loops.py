@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import re
 import signal
 import sys
 import threading
@@ -705,6 +706,9 @@ except SystemExit:
 # -- Exit ---------------------------------------------------------------------------------
 
 
+UNFINISHED = r"\d+ callbacks? w(as|ere) not finished: the event loop was closed"
+
+
 @pytest.mark.parametrize("ending", ["falls off", "exit", "raises", "os._exit", "unfinished"])
 def test_p35_the_interpreter_ends(ending):
     expected = {"falls off": 0, "exit": 3, "raises": 1, "os._exit": 4, "unfinished": 0}[ending]
@@ -737,6 +741,8 @@ def test_p35_the_interpreter_ends(ending):
         told = [line for line in done.stderr.splitlines() if "ask" not in line[:4]]
         if ending == "unfinished":  # a task may not have begun
             told = [line for line in told if not line.endswith("was never awaited")]
+        # What begins while asyncio.run already cancels is told of when the loop is closed.
+        told = [line for line in told if not re.fullmatch(UNFINISHED, line)]
         assert told == [] or ending == "raises", done.stderr  # of tasks tells asyncio
         assert "Fatal" not in done.stderr
 
