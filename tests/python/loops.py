@@ -9,8 +9,7 @@ from typing import Any
 
 import lapse
 import lapse.aio
-import pytest
-from support import PATIENCE
+from support import PATIENCE, of_debian
 
 # asyncio's own loop and uvloop; "thread" asks the store on the loop's executor, as one is
 # asked that may wait for a disk or a network.
@@ -22,7 +21,7 @@ class Loops:
 
     def __init__(self, kind: str) -> None:
         if kind == "uvloop":
-            self.uvloop = pytest.importorskip("uvloop")
+            self.uvloop = of_debian("uvloop")
         self.kind = kind
 
     def new_loop(self) -> asyncio.AbstractEventLoop:

@@ -12,6 +12,11 @@ from private_server import PrivateServer
 from support import PATIENCE
 
 
+def prefix_of(url: str) -> str:
+    """What the names of this store begin with."""
+    return url.split("prefix=")[1].split("&")[0]
+
+
 class Server(PrivateServer):
     script = "rabbitmq"
     numbers = itertools.count(1)

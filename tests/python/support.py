@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from typing import Any
 
 import lapse
 import pytest
@@ -16,6 +18,13 @@ from pythons import pythons
 TIER = os.environ.get("LAPSE_TIER", "quick")
 SANITIZED = bool(os.environ.get("LAPSE_SANITIZED"))
 PATIENCE = 30.0  # seconds until a test gives up on something that must happen
+
+
+def of_debian(name: str) -> Any:
+    """A module that scripts/packages installs for Debian's Python; another may not have it."""
+    if sys.executable.startswith("/usr/bin/python3"):
+        return importlib.import_module(name)
+    return pytest.importorskip(name)
 
 
 def rounds(quick: int, full: int, soak: int) -> int:

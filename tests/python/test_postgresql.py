@@ -15,9 +15,9 @@ import lapse
 import lapse.aio
 import pytest
 from postgresql_server import Pool, Server
-from support import PATIENCE, rounds, until
+from support import PATIENCE, of_debian, rounds, until
 
-psycopg = pytest.importorskip("psycopg")
+psycopg = of_debian("psycopg")
 
 ROOT = Path(__file__).resolve().parents[2]
 

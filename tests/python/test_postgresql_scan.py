@@ -10,9 +10,9 @@ import threading
 import lapse
 import pytest
 from postgresql_server import Server
-from support import PATIENCE, until
+from support import PATIENCE, of_debian, until
 
-psycopg = pytest.importorskip("psycopg")
+psycopg = of_debian("psycopg")
 
 LATER, DUE, SCANS = 5000, 100, 4
 

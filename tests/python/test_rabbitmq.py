@@ -11,10 +11,10 @@ import lapse
 import lapse.aio
 import pytest
 from consumer import Consumer
-from support import PATIENCE, TIER, in_threads, python, rounds, until
+from support import PATIENCE, TIER, in_threads, of_debian, python, rounds, until
 
-pika = pytest.importorskip("pika")
-from rabbitmq_server import Article, Proxy, Server  # noqa: E402: it needs pika
+pika = of_debian("pika")
+from rabbitmq_server import Article, Proxy, Server, prefix_of  # noqa: E402: it needs pika
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +34,6 @@ def s(url):
     """It runs nothing by itself."""
     with lapse.Scheduler(url, workers=0) as scheduler:
         yield scheduler
-
-
-def prefix_of(url):
-    return url.split("prefix=")[1].split("&")[0]
 
 
 def spread(late):

@@ -7,10 +7,10 @@ import lapse
 import pytest
 from consumer import Consumer
 from lapse import Reason, State
-from support import until
+from support import of_debian, until
 
-pika = pytest.importorskip("pika")
-from rabbitmq_server import Server  # noqa: E402: it needs pika
+pika = of_debian("pika")
+from rabbitmq_server import Server, prefix_of  # noqa: E402: it needs pika
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +30,6 @@ def s(url):
     """It runs nothing by itself."""
     with lapse.Scheduler(url, workers=0) as scheduler:
         yield scheduler
-
-
-def prefix_of(url):
-    return url.split("prefix=")[1].split("&")[0]
 
 
 def dead(s, count=1):

@@ -9,10 +9,10 @@ import time
 import lapse
 import pytest
 from consumer import Consumer, offline, place, try_schedule
-from support import PATIENCE, TIER, rounds, until
+from support import PATIENCE, TIER, of_debian, rounds, until
 
-pytest.importorskip("pika")
-from rabbitmq_server import Proxy, Server  # noqa: E402: it needs pika
+of_debian("pika")
+from rabbitmq_server import Proxy, Server, prefix_of  # noqa: E402: it needs pika
 
 
 TIMEOUT = 10.0  # seconds: the broker's patience with what is not acknowledged
@@ -47,10 +47,6 @@ def proxy(server):
 def through(proxy, url):
     """The same store, through the proxy."""
     return f"{proxy.url}?{url.split('?')[1]}"
-
-
-def prefix_of(url):
-    return url.split("prefix=")[1].split("&")[0]
 
 
 # -- The link ---------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ import lapse
 import pytest
 from consumer import Consumer
 from lapse import Reason, State
-from support import PATIENCE, until
+from support import PATIENCE, of_debian, until
 
-pika = pytest.importorskip("pika")
-from rabbitmq_server import Server  # noqa: E402: it needs pika
+pika = of_debian("pika")
+from rabbitmq_server import Server, prefix_of  # noqa: E402: it needs pika
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def url(server):
 
 @pytest.fixture
 def shop(server, url):
-    s = Shop(server, url.split("prefix=")[1] + "-shop")
+    s = Shop(server, prefix_of(url) + "-shop")
     yield s
     s.connection.close()
 

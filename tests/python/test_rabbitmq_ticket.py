@@ -9,10 +9,10 @@ import lapse
 import pytest
 from consumer import Consumer, place
 from lapse import Fate, State
-from support import PATIENCE, in_threads, rounds, until
+from support import PATIENCE, in_threads, of_debian, rounds, until
 
-pytest.importorskip("pika")
-from rabbitmq_server import Proxy, Server  # noqa: E402: it needs pika
+of_debian("pika")
+from rabbitmq_server import Proxy, Server, prefix_of  # noqa: E402: it needs pika
 from redis_server import Server as Redis  # noqa: E402
 
 
@@ -55,10 +55,6 @@ def proxy(server):
 def through(proxy, url):
     """The same store, through the proxy."""
     return f"{proxy.url}?{url.split('?')[1]}"
-
-
-def prefix_of(url):
-    return url.split("prefix=")[1].split("&")[0]
 
 
 def test_every_answer_is_exact(url):
