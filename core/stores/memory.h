@@ -180,6 +180,7 @@ int lp_memory_make_queue(memory *m, const char *name, queue **out);
 void lp_memory_forget_queue(memory *m, queue *q); /* if it was never used */
 void lp_memory_free_queues(memory *m);
 int lp_memory_list_queue(memory *m, queue *q); /* into m->active */
+size_t lp_memory_links_bytes(const memory *m);
 
 void lp_memory_append(memory *m, list *l, uint32_t index);
 void lp_memory_insert(memory *m, list *l, uint32_t index, uint32_t before); /* LP_NONE: last */

@@ -147,8 +147,7 @@ int lp_memory_count(lp_store *store, lp_counts *out)
     *out = m->counts;
     out->oldest_due = oldest_due(m);
     out->bytes = lp_pool_bytes(&m->pool) + lp_index_bytes(&m->index) + m->extra_bytes +
-                 lp_paged_bytes(&m->accepted, sizeof(links)) +
-                 lp_paged_bytes(&m->parked, sizeof(links));
+                 lp_memory_links_bytes(m);
     for (int side = 0; side < 2; side++)
         if (m->timer[side])
             out->bytes += lp_timer_bytes(m->timer[side]);

@@ -180,9 +180,33 @@ void lp_memory_free_queues(memory *m)
     lp_index_free(&m->queue_index);
 }
 
+/* -- Links beside the records -- */
+
+/* In blocks, so that a table has room for 2^30. */
+enum { LINKS_BLOCK = 256 };
+static const size_t LINKS_BYTES = LINKS_BLOCK * sizeof(links);
+
+static links *links_in(const lp_paged *table, uint32_t index)
+{
+    links *block = lp_paged_at(table, index / LINKS_BLOCK, LINKS_BYTES);
+    return block + index % LINKS_BLOCK;
+}
+
+static int reserve_links(lp_paged *table, size_t count)
+{
+    return lp_paged_reserve(table, (count + LINKS_BLOCK - 1) / LINKS_BLOCK, LINKS_BYTES);
+}
+
+size_t lp_memory_links_bytes(const memory *m)
+{
+    /* Of its last leaf a table has touched what the records need. */
+    size_t each = lp_pool_limit(&m->pool) * sizeof(links);
+    return (m->accepted.leaves ? each : 0) + (m->parked.leaves ? each : 0);
+}
+
 int lp_memory_list_queue(memory *m, queue *q)
 {
-    if (!m->parks && lp_paged_reserve(&m->parked, lp_pool_limit(&m->pool), sizeof(links)))
+    if (!m->parks && reserve_links(&m->parked, lp_pool_limit(&m->pool)))
         return lp_fail_memory();
     m->parks = true;
     if (!q->listed)
@@ -195,7 +219,7 @@ int lp_memory_list_queue(memory *m, queue *q)
 
 static links *links_of(const memory *m, const list *l, uint32_t index)
 {
-    return l->table ? lp_paged_at(l->table, index, sizeof(links)) : &lp_memory_at(m, index)->b.link;
+    return l->table ? links_in(l->table, index) : &lp_memory_at(m, index)->b.link;
 }
 
 void lp_memory_insert(memory *m, list *l, uint32_t index, uint32_t before)
@@ -257,8 +281,8 @@ static extra *make_extra(memory *m, const lapse_spec *spec)
 static bool make_links(memory *m, uint32_t index)
 {
     size_t need = (size_t)index + 1;
-    return !(keeps_oldest(m) && lp_paged_reserve(&m->accepted, need, sizeof(links))) &&
-           !(m->parks && lp_paged_reserve(&m->parked, need, sizeof(links)));
+    return !(keeps_oldest(m) && reserve_links(&m->accepted, need)) &&
+           !(m->parks && reserve_links(&m->parked, need));
 }
 
 static bool fill_record(memory *m, uint32_t index, const char *id, size_t len,
