@@ -9,7 +9,6 @@ thread, for five seconds.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -43,9 +42,9 @@ def microseconds(output: str, share: str) -> float:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """CPU time that the threads of a process have used."""
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
 
 def ask(nginx: Nginx, seconds: int, location: str = "order") -> dict[str, float]:

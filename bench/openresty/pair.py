@@ -6,9 +6,10 @@
 arguments, makes an id, and answers a small JSON object by cjson. `schedule` and `put` schedule an
 order under the id as well, and `again` is `without` once more: how far it is from 1 is what the
 machine adds. `bare` makes an id and says one word; `bare-schedule` schedules, too. wrk asks each
-for a second, with 32 connections, then the next; what is compared is the worker's CPU time per
-request within a round, so that a busy machine counts for all. Prints a JSON line with the medians,
-and the quartiles of each ratio to the same location without. With a URL such as
+for a second, with 32 connections, then the next; a round has an nginx of its own. What is compared
+is within a round the worker's CPU time per request, which a busy machine changes for all, and the
+requests per second. Prints a JSON line with the medians, and the quartiles of each ratio to the
+same location without. With a URL such as
 sqlite:////tmp/orders.db the request waits for the disk. count.py counts instructions instead.
 """
 
@@ -71,27 +72,31 @@ def server_of(names: Iterable[str]) -> str:
     return "".join(LOCATION.format(name=name, work=LOCATIONS[name][0]) for name in names)
 
 
+def quartiles(key: str, each: list[dict[str, float]], others: list[dict[str, float]]) -> list[float]:
+    ratios = [one[key] / other[key] for one, other in zip(each, others, strict=True)]
+    return [round(part, 3) for part in statistics.quantiles(ratios, n=4)]
+
+
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
     url = sys.argv[2] if len(sys.argv) > 2 else "memory:"
     server = server_of(LOCATIONS)
     seen: dict[str, list[dict[str, float]]] = {name: [] for name in LOCATIONS}
-    with tempfile.TemporaryDirectory() as folder, running(
-        Path(folder), workers=1, connections=1024, server=server, init_worker=START.format(url=url)
-    ) as nginx:
-        for name in LOCATIONS:
-            ask(nginx, 1, name + QUERY)  # LuaJIT has compiled afterwards.
-        for number in range(rounds):
+    parts = {"workers": 1, "connections": 1024, "server": server,
+             "init_worker": START.format(url=url)}  # fmt: skip
+    for number in range(rounds):
+        # Anew, so that there are not millions of orders in the end.
+        with tempfile.TemporaryDirectory() as folder, running(Path(folder), **parts) as nginx:
+            for name in LOCATIONS:
+                ask(nginx, 1, name + QUERY)  # LuaJIT has compiled afterwards.
             for name in sorted(LOCATIONS, reverse=number % 2 == 1):
                 seen[name].append(ask(nginx, 1, name + QUERY))
     figures = {"url": url.split(":")[0], "rounds": rounds, "load": os.getloadavg()[0]}
     for name, each in seen.items():
         others = seen[LOCATIONS[name][1]]
-        ratios = [a["cpu_us"] / b["cpu_us"] for a, b in zip(each, others, strict=True)]
-        quartiles = statistics.quantiles(ratios, n=4)
         figures[name] = {
             **{key: round(statistics.median(one[key] for one in each), 2) for key in each[0]},
-            "ratio": [round(part, 3) for part in quartiles],
+            **{f"{key}_ratio": quartiles(key, each, others) for key in ("cpu_us", "rps")},
         }
     print(json.dumps(figures))
 
