@@ -23,18 +23,15 @@ import itertools
 import json
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import lapse
 import lapse.aio
 import procrastinate
 import psycopg
+from postgresql_server import server
 
-SERVER = Path(__file__).resolve().parents[2] / "tests" / "servers" / "postgresql"
 CALL, CALLERS, PAYLOAD = 100, 16, "x" * 64
 fresh = itertools.count()
 
@@ -158,31 +155,26 @@ def line(name: str, values: list[float], unit: str) -> None:
 def main() -> None:
     jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 5
-    folder = tempfile.mkdtemp(prefix="lapse-bench-")
-    url = subprocess.run([SERVER, "start", f"{folder}/server", str(os.getpid())],
-                         capture_output=True, text=True, check=True).stdout.strip()  # fmt: skip
-    execute(url, "ALTER SYSTEM SET fsync = on", "ALTER SYSTEM SET full_page_writes = on",
-            "SELECT pg_reload_conf()")  # fmt: skip
     found: dict[tuple[str, str], list[float]] = {}
     ratios: dict[str, list[float]] = {}
-    for i in range(rounds):
-        for workload in ("many", "callers"):
-            names = list(KINDS)
-            for name in names[i % len(names):] + names[: i % len(names)]:
-                rate = asyncio.run(KINDS[name](url, workload, jobs))
-                found.setdefault((workload, name), []).append(rate)
-                print(json.dumps({"round": i, "workload": workload, "name": name, "jobs": jobs,
-                                  "per_s": round(rate), "load": os.getloadavg()[0]}),
-                      flush=True)  # fmt: skip
-            peer = max(found[workload, name][-1] for name in KINDS if name != "lapse")
-            ratios.setdefault(workload, []).append(found[workload, "lapse"][-1] / peer)
+    with server() as url:
+        for i in range(rounds):
+            for workload in ("many", "callers"):
+                names = list(KINDS)
+                for name in names[i % len(names):] + names[: i % len(names)]:
+                    rate = asyncio.run(KINDS[name](url, workload, jobs))
+                    found.setdefault((workload, name), []).append(rate)
+                    print(json.dumps({"round": i, "workload": workload, "name": name, "jobs": jobs,
+                                      "per_s": round(rate), "load": os.getloadavg()[0]}),
+                          flush=True)  # fmt: skip
+                peer = max(found[workload, name][-1] for name in KINDS if name != "lapse")
+                ratios.setdefault(workload, []).append(found[workload, "lapse"][-1] / peer)
     print(f"procrastinate {procrastinate.__version__}, psycopg {psycopg.__version__} "
           f"({psycopg.pq.__impl__}), {jobs} jobs, {rounds} rounds")  # fmt: skip
     for (workload, name), rates in found.items():
         line(f"{workload}: {name}", rates, "a second, schedule -> done")
     for workload, values in ratios.items():
         line(f"{workload}: lapse", values, "x the best procrastinate of the round")
-    subprocess.run([SERVER, "stop", f"{folder}/server"], check=True)
 
 
 main()

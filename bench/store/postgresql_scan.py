@@ -21,16 +21,14 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import tempfile
 import threading
 import time
 from pathlib import Path
 
 import lapse
 import psycopg
+from postgresql_server import server
 
-SERVER = Path(__file__).resolve().parents[2] / "tests" / "servers" / "postgresql"
 START_IN = 20  # seconds until the first is due: the consumer is there before
 COUNTED = ("tup_returned", "tup_fetched", "tup_updated", "tup_deleted", "blks_hit", "blks_read",
            "xact_commit")  # fmt: skip
@@ -176,29 +174,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--every", type=float, default=3)
     options = parser.parse_args()
-    folder = tempfile.mkdtemp(prefix="lapse-bench-")
-    base = subprocess.run([SERVER, "start", f"{folder}/server", str(os.getpid())],
-                          capture_output=True, text=True, check=True).stdout.strip()  # fmt: skip
-    with connect(base) as c:
-        for setting in ("fsync = on", "full_page_writes = on", "shared_buffers = '512MB'",
-                        "max_wal_size = '8GB'"):  # fmt: skip
-            c.execute(f"ALTER SYSTEM SET {setting}")
-    for verb in ("stop", "start"):
-        subprocess.run([SERVER, verb, f"{folder}/server"], check=True, stdout=subprocess.DEVNULL)
-    runs = [
-        measure("scan", base, options,
-                lambda url: scan_table(url, options, indexed=False), scan_due, run_scan),
-        measure("scan, indexed", base, options,
-                lambda url: scan_table(url, options, indexed=True), scan_due, run_scan),
-        measure("lapse", base, options,
-                lambda url: lapse_table(url, options), lapse_due, run_lapse),
-    ]  # fmt: skip
+    with server("shared_buffers = '512MB'", "max_wal_size = '8GB'") as base:
+        runs = [
+            measure("scan", base, options,
+                    lambda url: scan_table(url, options, indexed=False), scan_due, run_scan),
+            measure("scan, indexed", base, options,
+                    lambda url: scan_table(url, options, indexed=True), scan_due, run_scan),
+            measure("lapse", base, options,
+                    lambda url: lapse_table(url, options), lapse_due, run_lapse),
+        ]  # fmt: skip
     print(f"{options.orders} orders in the table, {options.due} due within {options.seconds:g} s")
     print(" " * 14 + "".join(f"{run['name']:>16}" for run in runs))
     for key in runs[0]:
         if key not in ("name", "orders", "due"):
             print(f"{key:14}" + "".join(f"{run[key]:16}" for run in runs))
-    subprocess.run([SERVER, "stop", f"{folder}/server"], check=True)
 
 
 main()

@@ -12,7 +12,7 @@
  *
  * A claim is made only for somebody who can start it at once: a thread that waits, a taker,
  * a host's loop that has looked and found nothing. Until it starts, cancel, replace,
- * reschedule and stop withdraw it as if it were pending. */
+ * reschedule and stop withdraw it as if it were pending. Of its files driver_parts.h tells. */
 #ifndef LP_DRIVER_H
 #define LP_DRIVER_H
 
@@ -22,13 +22,6 @@
 #include "base/error.h"
 #include "engine/engine.h"
 #include "stores/durable.h"
-
-/* What only a driver is asked. */
-enum { LP_TAKE = LP_QUEUES + 1 }; /* `queue`, NULL: any: an order without a callback */
-
-/* Where a call stands between its caller and the driver: who moves it on from WAITING owns
- * what follows. */
-enum { CALL_WAITING, CALL_ANSWERED, CALL_ABANDONED };
 
 /* A request of a caller, with copies of all that it points to. */
 typedef struct lp_call {
@@ -45,8 +38,6 @@ typedef struct lp_call {
     lapse_info *infos; /* of job.infos */
     char bytes[];
 } lp_call;
-
-enum { KIND_CALL, KIND_SETTLEMENT, KIND_RENEWAL };
 
 /* The arrays of a turn, kept from one to the next; only the driver's thread touches them. */
 typedef struct lp_plan {
@@ -105,8 +96,6 @@ typedef struct lp_driver {
     lp_detail trouble;
 } lp_driver;
 
-/* -- driver.c: the thread -- */
-
 /* Open the store; its thread starts once the scheduler stands. And end both. */
 int lp_driver_open(lapse *s, const lp_durable_ops *ops, lp_store_config *config, lp_store **out);
 int lp_driver_run(lapse *s);
@@ -114,38 +103,17 @@ void lp_driver_close(lp_driver *d);
 
 /* All of these under the lock: */
 
-/* Have the driver see whether there is something to do; look in the store; answer a job. */
+/* Have the driver see whether there is something to do; look in the store. */
 void lp_driver_wake(lp_driver *d);
 void lp_driver_poke(lp_driver *d);
-void lp_driver_post(lp_driver *d, lp_job *job);
 
-/* A claim that has not started goes back to the store, untried. */
-void lp_driver_give_back(lp_driver *d, lp_loan *l);
-
-/* Take a loan out of `ready`; into and out of `started`. */
-void lp_driver_remove_ready(lp_driver *d, lp_loan *l);
-void lp_driver_start(lp_driver *d, lp_loan *l);
-void lp_driver_unstart(lp_driver *d, lp_loan *l);
-
-/* Forget a loan; frees it unless a job of it is still with the store. */
-void lp_driver_drop(lp_loan *l);
-
-/* The queue of a name, or NULL; made if need be, or NULL without memory. */
-lp_queue *lp_driver_find_queue(const lp_driver *d, const char *name);
-lp_queue *lp_driver_queue(lp_driver *d, const char *name);
-
-/* -- driver_store.c: as a store, and what callers ask beyond that -- */
-
-extern const lp_store_ops lp_driver_store;
-
-void lp_driver_free_call(lp_call *call);
-
-/* Post what nobody waits for: 0 or an error. And what it was answered. Under the lock. */
+/* Post what nobody waits for: 0 or an error. And what it was answered. */
 int lp_driver_submit(lapse *s, lp_request *r, lapse_ns now, struct lp_submitted *submitted,
                      lp_call **out);
 void lp_driver_read_answer(lapse *s, lp_call *call, lp_request *r);
+void lp_driver_free_call(lp_call *call);
 
-/* All of these under the lock, which they drop while they wait: */
+/* These drop the lock while they wait: */
 
 /* Claim an order without a callback; see lapse_take. 1 with the claim filled in, 0, or an
  * error. `deadline` of lp_clock_monotonic; 0: do not wait for one. */
@@ -162,7 +130,7 @@ void lp_driver_learn_queues(lapse *s);
 void lp_driver_settle(lapse *s);
 bool lp_driver_drain(lapse *s, lapse_ns deadline);
 
-/* And these, under the lock, do not wait: */
+/* And these do not wait: */
 
 /* Somebody begins to wait for a callback; a host has looked for one and found none. */
 void lp_driver_waited_for(lp_driver *d);

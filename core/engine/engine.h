@@ -150,41 +150,63 @@ bool lp_await(lapse *s, lapse_ns deadline);
 /* Tell those in lp_await. Under the lock. */
 void lp_tell_settled(lapse *s);
 
-/* -- deliver.c -- */
-
-/* An order was claimed; it starts, or becomes a dead letter (LP_CLAIM_MORE), which `t`
- * holds. LP_CLAIM_ONE: the claim is held. Under the lock. */
-int lp_accept(lapse *s, lp_side side, lp_claim *claim, lapse_ns now, lp_task *t);
-
-/* Memory for a claim, or NULL. Under the lock. */
-lp_claim *lp_take_claim(lapse *s);
-void lp_free_claim(lapse *s, lp_claim *claim);
+/* -- claim.c: from due to held. Under the lock -- */
 
 /* Claim the next due order. LP_CLAIM_..., LAPSE_ECLOSED or LAPSE_ENOMEM. One that has
- * expired becomes a dead letter instead, which `t` holds (LP_CLAIM_MORE). Under the
- * lock. */
+ * expired becomes a dead letter instead, which `t` holds (LP_CLAIM_MORE). */
 int lp_begin(lapse *s, lp_side side, lp_queue *queue, lapse_ns until, lapse_ns now, lp_claim **out,
              lp_task *t);
 
+/* An order was claimed; it starts, or becomes a dead letter (LP_CLAIM_MORE), which `t`
+ * holds. LP_CLAIM_ONE: the claim is held. */
+int lp_accept(lapse *s, lp_side side, lp_claim *claim, lapse_ns now, lp_task *t);
+
+/* Memory for a claim, or NULL. */
+lp_claim *lp_take_claim(lapse *s);
+void lp_free_claim(lapse *s, lp_claim *claim);
+
+/* A claim is held no more; it is free. */
+void lp_let_go(lapse *s, lp_claim *claim);
+
+/* The held claim of a fence, or NULL; that still holds its order, or NULL. */
+lp_claim *lp_find_fence(lapse *s, int64_t fence);
+lp_claim *lp_find_held(lapse *s, int64_t fence);
+
+/* The held claim of an order that runs a callback, or NULL. */
+lp_claim *lp_find_callback(const lapse *s, const char *id, size_t len, int64_t generation);
+
+/* Any held claim of that kind, or NULL. */
+lp_claim *lp_any_held(const lapse *s, bool runs_callback);
+
+/* -- settle.c: what a verdict leads to. Under the lock -- */
+
 /* End a claim as the verdict, or what became of it meanwhile, says. The claim is free
  * afterwards; `t` holds what lp_finish must see to. LAPSE_OK, or LAPSE_ESTALE, or a
- * durable store's error. Under the lock, which it may drop meanwhile. */
+ * durable store's error. May drop the lock meanwhile. */
 int lp_settle(lapse *s, lp_claim *claim, lapse_verdict verdict, lapse_ns delay, const char *error,
               lapse_ns now, lp_task *t);
 
-/* What a settlement booked was not so: the store says that the claim was stale. Under the
- * lock. */
+/* After how many deliveries an order is a dead letter. */
+int lp_attempts(const lp_claim *claim);
+
+/* What a settlement booked was not so: the store says that the claim was stale. */
 struct lp_job;
 void lp_unbook(lapse *s, const struct lp_job *settlement, lp_queue *q);
 
 /* It ended, cancelled by another scheduler or scheduled anew while it was held: what was
- * booked of it, if anything was, is not so. Under the lock. */
+ * booked of it, if anything was, is not so. */
 void lp_book_ended(lapse *s, const struct lp_job *booked, lp_queue *q, bool cancelled);
 
-/* After a look for callbacks due by `until` that found none, in lapse_process or by lapse_begin.
- * LP_CLAIM_NONE; or LP_CLAIM_MORE: the driver has found some since. Under the lock, which it may
- * drop meanwhile. */
-int lp_end_look(lapse *s, lapse_ns until, bool in_pass);
+/* An order became a dead letter (`by` -1: it did not). And one more of a queue of a durable
+ * store. */
+void lp_book_death(lapse *s, lp_queue *q, lapse_reason reason, uint64_t by);
+void lp_count_dead(lp_queue *q, lapse_reason reason, uint64_t by);
+
+/* -- deliver.c: call back -- */
+
+/* Run callbacks until lapse_stop (LAPSE_ECLOSED), or until one returns in a child process
+ * (LAPSE_EFORKED). `mask` NULL: leave the thread's signals alone. */
+int lp_work(lapse *s, const sigset_t *mask);
 
 /* Tell the host's hook of an error. Without the lock. */
 void lp_report(lapse *s, const lapse_order *order, const char *error);
@@ -198,27 +220,8 @@ typedef struct lp_frame {
 void lp_call_out(const lapse *s, lp_frame *frame);
 void lp_call_back(const lp_frame *frame);
 
-/* The held claim of a fence that still holds its order, or NULL. Under the lock. */
-lp_claim *lp_find_held(lapse *s, int64_t fence);
-
-/* Run callbacks until lapse_stop (LAPSE_ECLOSED), or until one returns in a child process
- * (LAPSE_EFORKED). `mask` NULL: leave the thread's signals alone. */
-int lp_work(lapse *s, const sigset_t *mask);
-
 /* Whether this thread is inside a callback or hook of `s`. Under the lock. */
 bool lp_in_callback(const lapse *s);
-
-/* The held claim of an order that runs a callback, or NULL. Under the lock. */
-lp_claim *lp_find_callback(const lapse *s, const char *id, size_t len, int64_t generation);
-
-/* One more dead letter of a queue of a durable store (`by` -1: one less). */
-void lp_count_dead(lp_queue *q, lapse_reason reason, uint64_t by);
-
-/* After how many deliveries an order is a dead letter. */
-int lp_attempts(const lp_claim *claim);
-
-/* Any held claim of that kind, or NULL. Under the lock. */
-lp_claim *lp_any_held(const lapse *s, bool runs_callback);
 
 /* -- watch.c: claims that last too long -- */
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 from pathlib import Path
 
-from support import PATIENCE
+from support import PATIENCE, until
 
 SCRIPTS = Path(__file__).parent.parent / "servers"
 
@@ -36,3 +38,23 @@ class PrivateServer:
 
     def stop(self) -> None:
         self.do("stop")
+
+
+def outlived(script: str, folder: Path) -> int:
+    """Of a server that was started by a process that is killed since, with its group: the port."""
+    said = folder.parent / f"{folder.name}.said"
+    start = 'touch "$2"; "$0" start "$1" $$ >"$2" && exec tail -f /dev/null'
+    process = subprocess.Popen(
+        ["sh", "-c", start, str(SCRIPTS / script), str(folder), str(said)], start_new_session=True
+    )
+    try:
+        until(lambda: said.exists() and said.read_text().endswith("\n") or process.poll(), "the start")
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return int(said.read_text().rsplit(":", 1)[1].split("/")[0])
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0

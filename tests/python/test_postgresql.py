@@ -15,6 +15,7 @@ import lapse
 import lapse.aio
 import pytest
 from postgresql_server import Pool, Server
+from private_server import answers, outlived
 from support import PATIENCE, of_debian, rounds, until
 
 psycopg = of_debian("psycopg")
@@ -223,3 +224,13 @@ def test_pgbouncer(server, url, mode):
             assert ran.wait(PATIENCE)
     finally:
         pool.stop()
+
+
+# -- The private server ----------------------------------------------------------------------------
+
+
+def test_it_does_not_outlive_a_test_that_is_killed_with_its_group(tmp_path):
+    port = outlived("postgresql", tmp_path / "postgresql")
+    until(lambda: not answers(port), "the end of the server")
+    data = Path((tmp_path / "postgresql" / "where").read_text().strip())
+    until(lambda: not data.exists(), "the end of its data")

@@ -9,6 +9,7 @@ import lapse
 import lapse.aio
 import pytest
 from lapse import Fate, Reason, State
+from private_server import answers, outlived
 from redis_server import Connection, Server
 from support import PATIENCE, in_threads, python, rounds, until
 
@@ -445,3 +446,11 @@ def test_the_race_of_ten_processes_some_of_which_are_killed(url):
     runs = [line.split()[0] for line in b"".join(outputs).split(b"\n") if line.endswith((b"1", b"2"))]
     assert len(set(runs)) == orders
     assert len(runs) - orders <= 3 * 2, "more ran twice than the killed have held"
+
+
+# -- The private server ------------------------------------------------------------------------------
+
+
+def test_it_does_not_outlive_a_test_that_is_killed_with_its_group(tmp_path):
+    port = outlived("redis", tmp_path / "redis")
+    until(lambda: not answers(port), "the end of the server")
