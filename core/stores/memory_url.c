@@ -28,21 +28,18 @@ static int read_slots(const lp_url_option *option, memory *m)
     return LAPSE_OK;
 }
 
-static int read_option(const lp_url_option *option, memory *m)
+static int read_option(const lp_url_option *option, void *arg)
 {
+    memory *m = arg;
     if (lp_url_is(option, "engine"))
         return read_engine(option, m);
     if (lp_url_is(option, "tick"))
         return lp_url_duration(option, LAPSE_US(1), LAPSE_HOURS(1), &m->timer_config.tick);
     if (lp_url_is(option, "slots"))
         return read_slots(option, m);
-    int code = lp_url_common(option, &m->config);
-    if (code <= 0)
-        return code;
-    return lp_fail(LAPSE_EURL,
-                   "memory: has no option %s: use engine, tick, slots, max_pending, overflow, "
-                   "keep, max_dead, lease, stuck_after",
-                   lp_text_quote(option->name, option->name_len < 40 ? option->name_len : 40));
+    return lp_url_unknown(option, "memory",
+                          "engine, tick, slots, max_pending, overflow, keep, max_dead, lease, "
+                          "stuck_after");
 }
 
 int lp_memory_read_url(memory *m)
@@ -51,12 +48,5 @@ int lp_memory_read_url(memory *m)
     p += strspn(p, "/");
     if (*p && *p != '?')
         return lp_fail(LAPSE_EURL, "memory: takes no path: use memory: or memory:?engine=heap");
-    p = lp_url_query(p);
-    lp_url_option option;
-    while (lp_url_next(&p, &option)) {
-        int code = option.name_len || option.value_len ? read_option(&option, m) : LAPSE_OK;
-        if (code < 0)
-            return code;
-    }
-    return LAPSE_OK;
+    return lp_url_read_options(&m->config, read_option, m);
 }

@@ -57,48 +57,27 @@ static int refuse_option(const lp_url_option *option)
         word ? lp_text_quote(option->name, option->name_len) : "like one in this URL");
 }
 
-/* 1: it is libpq's. */
-static int read_option(const lp_url_option *option, lp_store_config *config, settings *out)
+/* It stands in the URL as it did. There is room for all of them. */
+static int leave_to_libpq(const lp_url_option *option, settings *out)
 {
-    if (lp_url_is(option, "keep"))
-        out->keep_given = true;
+    size_t len = (size_t)(option->value + option->value_len - option->name);
+    char *end = out->conninfo + strlen(out->conninfo);
+    *end++ = strchr(out->conninfo, '?') ? '&' : '?';
+    memcpy(end, option->name, len);
+    end[len] = '\0';
+    return LAPSE_OK;
+}
+
+static int read_option(const lp_url_option *option, void *arg)
+{
+    settings *out = arg;
     if (lp_url_is(option, "poll"))
         return lp_url_duration(option, LAPSE_MS(1), LAPSE_HOURS(1), &out->poll);
     if (lp_url_is(option, "schema"))
         return read_schema(option, out);
     if (lp_url_is(option, "migrate"))
         return read_migrate(option, out);
-    int code = lp_url_common(option, config);
-    if (code <= 0)
-        return code;
-    return is_libpq(option) ? 1 : refuse_option(option);
-}
-
-static int read_options(lp_store_config *config, settings *out)
-{
-    const char *p = lp_url_query(config->url);
-    char *end = out->conninfo + (p - config->url);
-    char between = '?';
-    if (p > config->url && p[-1] == '?')
-        end--;
-    *end = '\0';
-    lp_url_option option;
-    while (lp_url_next(&p, &option)) {
-        if (option.name_len == 0 && option.value_len == 0)
-            continue;
-        int code = read_option(&option, config, out);
-        if (code < 0)
-            return code;
-        if (code == 0)
-            continue;
-        size_t len = (size_t)(option.value + option.value_len - option.name);
-        *end++ = between;
-        memcpy(end, option.name, len);
-        end += len;
-        *end = '\0';
-        between = '&';
-    }
-    return LAPSE_OK;
+    return is_libpq(option) ? leave_to_libpq(option, out) : refuse_option(option);
 }
 
 /* What libpq says of a URL may quote it, with its password. */
@@ -125,15 +104,16 @@ static int check_conninfo(const char *conninfo)
 int lp_postgresql_read_url(lp_store_config *config, settings *out)
 {
     *out = (settings){.poll = LAPSE_MS(500), .may_migrate = true};
-    out->keep_given = config->keep > 0;
+    out->keep_given = config->keep > 0 || lp_url_has(config->url, "keep");
     out->conninfo = strdup(config->url);
     if (!out->conninfo)
         return lp_fail_memory();
+    out->conninfo[strcspn(out->conninfo, "?")] = '\0';
     if (strncmp(config->url + strcspn(config->url, ":"), "://", 3) != 0)
         return lp_fail(LAPSE_EURL, "a postgresql URL begins with postgresql://");
     int code = lp_url_check_place(config->url);
     if (code == LAPSE_OK)
-        code = read_options(config, out);
+        code = lp_url_read_options(config, read_option, out);
     if (code == LAPSE_OK)
         code = check_conninfo(out->conninfo);
     if (code < 0)

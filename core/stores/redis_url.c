@@ -45,8 +45,9 @@ static int read_file(const lp_url_option *option, char **out)
     return *out ? LAPSE_OK : lp_fail_memory();
 }
 
-static int read_own(const lp_url_option *option, settings *out)
+static int read_option(const lp_url_option *option, void *arg)
 {
+    settings *out = arg;
     if (lp_url_is(option, "prefix"))
         return read_prefix(option, out);
     if (lp_url_is(option, "db"))
@@ -69,32 +70,10 @@ static int read_own(const lp_url_option *option, settings *out)
         return read_file(option, &out->cert);
     if (lp_url_is(option, "key"))
         return read_file(option, &out->key);
-    return lp_fail(LAPSE_EURL,
-                   "redis: has no option %s: use prefix, db, wait, wait_limit, poll, timeout, "
-                   "events, eviction, ca, cert, key, max_pending, overflow, keep, max_dead, lease, "
-                   "stuck_after",
-                   lp_text_quote(option->name, option->name_len < 40 ? option->name_len : 40));
-}
-
-static int read_option(const lp_url_option *option, lp_store_config *config, settings *out)
-{
-    if (lp_url_is(option, "keep"))
-        out->keep_given = true;
-    int code = lp_url_common(option, config);
-    return code <= 0 ? code : read_own(option, out);
-}
-
-static int read_options(lp_store_config *config, settings *out)
-{
-    const char *p = lp_url_query(config->url);
-    lp_url_option option;
-    while (lp_url_next(&p, &option)) {
-        bool empty = option.name_len == 0 && option.value_len == 0;
-        int code = empty ? LAPSE_OK : read_option(&option, config, out);
-        if (code < 0)
-            return code;
-    }
-    return LAPSE_OK;
+    return lp_url_unknown(
+        option, "redis",
+        "prefix, db, wait, wait_limit, poll, timeout, events, eviction, ca, cert, "
+        "key, max_pending, overflow, keep, max_dead, lease, stuck_after");
 }
 
 /* The path is the number of the database. */
@@ -158,7 +137,7 @@ int lp_redis_read_url(lp_store_config *config, settings *out)
                       .poll = LAPSE_SECONDS(1),
                       .timeout = LAPSE_SECONDS(5),
                       .wait_limit = LAPSE_SECONDS(1)};
-    out->keep_given = config->keep > 0;
+    out->keep_given = config->keep > 0 || lp_url_has(config->url, "keep");
     out->tls = strncmp(config->url, "rediss:", 7) == 0;
     if (out->tls && !lp_redis_has_tls())
         return lp_fail(LAPSE_EUNSUPPORTED,
@@ -172,7 +151,7 @@ int lp_redis_read_url(lp_store_config *config, settings *out)
     code = take_place(&place, out);
     lp_url_free_place(&place);
     if (code == LAPSE_OK)
-        code = read_options(config, out);
+        code = lp_url_read_options(config, read_option, out);
     if (code == LAPSE_OK)
         code = check_tls(out);
     if (code == LAPSE_OK)

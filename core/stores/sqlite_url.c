@@ -33,41 +33,22 @@ static int read_path(const char *url, char **out)
     return LAPSE_OK;
 }
 
-static int read_option(const lp_url_option *option, lp_store_config *config, settings *out)
+static int read_option(const lp_url_option *option, void *arg)
 {
-    if (lp_url_is(option, "keep"))
-        out->keep_given = true;
+    settings *out = arg;
     if (lp_url_is(option, "poll"))
         return lp_url_duration(option, LAPSE_MS(1), LAPSE_HOURS(1), &out->poll);
     if (lp_url_is(option, "busy"))
         return lp_url_duration(option, LAPSE_MS(1), LAPSE_HOURS(1), &out->busy);
-    int code = lp_url_common(option, config);
-    if (code <= 0)
-        return code;
-    return lp_fail(LAPSE_EURL,
-                   "sqlite: has no option %s: use max_pending, overflow, keep, max_dead, lease, "
-                   "stuck_after, poll, busy",
-                   lp_text_quote(option->name, option->name_len < 40 ? option->name_len : 40));
-}
-
-static int read_options(lp_store_config *config, settings *out)
-{
-    const char *p = lp_url_query(config->url);
-    lp_url_option option;
-    while (lp_url_next(&p, &option)) {
-        bool empty = option.name_len == 0 && option.value_len == 0;
-        int code = empty ? LAPSE_OK : read_option(&option, config, out);
-        if (code < 0)
-            return code;
-    }
-    return LAPSE_OK;
+    return lp_url_unknown(option, "sqlite",
+                          "max_pending, overflow, keep, max_dead, lease, stuck_after, poll, busy");
 }
 
 int lp_sqlite_read_url(lp_store_config *config, settings *out)
 {
     *out = (settings){.poll = LAPSE_MS(500), .busy = LAPSE_SECONDS(5)};
-    out->keep_given = config->keep > 0;
-    int code = read_options(config, out);
+    out->keep_given = config->keep > 0 || lp_url_has(config->url, "keep");
+    int code = lp_url_read_options(config, read_option, out);
     if (code == LAPSE_OK)
         code = read_path(config->url, &out->path);
     if (code < 0)

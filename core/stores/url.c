@@ -170,6 +170,37 @@ int lp_url_common(const lp_url_option *option, lp_store_config *config)
     return 1;
 }
 
+int lp_url_read_options(lp_store_config *config, lp_url_reader own, void *arg)
+{
+    const char *p = lp_url_query(config->url);
+    lp_url_option option;
+    while (lp_url_next(&p, &option)) {
+        bool empty = option.name_len == 0 && option.value_len == 0;
+        int code = empty ? LAPSE_OK : lp_url_common(&option, config);
+        if (code > 0)
+            code = own(&option, arg);
+        if (code < 0)
+            return code;
+    }
+    return LAPSE_OK;
+}
+
+int lp_url_unknown(const lp_url_option *option, const char *scheme, const char *known)
+{
+    return lp_fail(LAPSE_EURL, "%s: has no option %s: use %s", scheme,
+                   lp_text_quote(option->name, shown(option->name_len)), known);
+}
+
+bool lp_url_has(const char *url, const char *name)
+{
+    const char *p = lp_url_query(url);
+    lp_url_option option;
+    while (lp_url_next(&p, &option))
+        if (lp_url_is(&option, name))
+            return true;
+    return false;
+}
+
 void lp_url_fill_in(lp_store_config *config)
 {
     if (config->max_dead == 0)

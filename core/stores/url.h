@@ -43,6 +43,18 @@ int lp_url_decoded(const lp_url_option *option, const char *name, char **out);
  * stuck_after, overflow. 1: it is none of these. */
 int lp_url_common(const lp_url_option *option, lp_store_config *config);
 
+/* Read one of a store's own options: 0 or an error, lp_url_unknown for none of them. */
+typedef int (*lp_url_reader)(const lp_url_option *option, void *arg);
+
+/* Read all options of config->url: what every store has into `config`, the rest by `own`. */
+int lp_url_read_options(lp_store_config *config, lp_url_reader own, void *arg);
+
+/* LAPSE_EURL for an option that a store does not have, with those that it has. */
+int lp_url_unknown(const lp_url_option *option, const char *scheme, const char *known);
+
+/* Whether the URL has this option, whatever its value. */
+bool lp_url_has(const char *url, const char *name);
+
 /* What a durable store takes where nobody said anything. */
 void lp_url_fill_in(lp_store_config *config);
 

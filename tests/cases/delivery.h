@@ -20,6 +20,13 @@ static inline int64_t put(lapse *s, const char *queue, const char *id, lapse_ns 
     return generation;
 }
 
+static inline void put_with_payload(lapse *s, const char *queue, const char *id, lapse_ns delay)
+{
+    lapse_spec spec = {
+        .id = id, .queue = queue, .delay = delay, .payload = "pay\0oad", .payload_len = 7};
+    ck_assert_int_gt(lapse_put(s, &spec), 0);
+}
+
 /* "<prefix>0" to "<prefix><count - 1>", all with the same delay. */
 static inline void put_many(lapse *s, const char *queue, const char *prefix, int count,
                             lapse_ns delay)
@@ -88,6 +95,23 @@ static inline lapse_verdict always_reject(const lapse_order *order)
     return lapse_reject(order, "no such order");
 }
 
+/* -- Time ----------------------------------------------------------------------------- */
+
+/* Go from one thing to do to the next, to the nanosecond, for `span`. */
+static inline void run_for(rig *r, lapse_ns span)
+{
+    lapse_ns end = lapse_now(r->s) + span;
+    for (;;) {
+        lapse_ns wait = lapse_timeout(r->s), left = end - lapse_now(r->s);
+        ck_assert_int_ge(wait, 0);
+        if (wait > left || left == 0)
+            break;
+        ck_assert_int_eq(lapse_clock_advance(r->clock, wait), 0);
+        ck_assert_int_ge(lapse_process(r->s, 0), 0);
+    }
+    advance(r, end - lapse_now(r->s));
+}
+
 /* -- Looking ------------------------------------------------------------------------- */
 
 /* The state of an order, or 0 when it is unknown. */
@@ -151,6 +175,12 @@ static inline bool note_letter(const lapse_info *info, void *arg)
         read_letter(&l->list[l->count], info);
     l->count++;
     return true;
+}
+
+/* As an on_dead hook, with letters. */
+static inline void keep_letter(void *hook_arg, const lapse_info *dead)
+{
+    note_letter(dead, hook_arg);
 }
 
 /* The only dead letter there is. */

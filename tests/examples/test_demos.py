@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "python")]
 
 import check_demos  # noqa: E402
+from debian import of_debian  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ["LAPSE_BUILD_DIR"])
@@ -60,7 +61,7 @@ def test_the_shop_in_an_event_loop(loop: str) -> None:
     program = str(ROOT / "examples" / "python" / "shop_asyncio.py")
     command = [sys.executable, program]
     if loop == "uvloop":
-        pytest.importorskip("uvloop")
+        of_debian("uvloop")
         start = f"import runpy, uvloop; uvloop.install(); runpy.run_path({program!r})"
         command = [sys.executable, "-c", start]
     print(check_demos.run("shop", command))

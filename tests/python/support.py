@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from typing import Any
 
+import debian
 import lapse
 import pytest
 from pythons import pythons
 
 TIER = os.environ.get("LAPSE_TIER", "quick")
 SANITIZED = bool(os.environ.get("LAPSE_SANITIZED"))
+of_debian = debian.of_debian
 PATIENCE = 30.0  # seconds until a test gives up on something that must happen
-
-
-def of_debian(name: str) -> Any:
-    """A module that scripts/packages installs for Debian's Python; another may not have it."""
-    if sys.executable.startswith("/usr/bin/python3"):
-        return importlib.import_module(name)
-    return pytest.importorskip(name)
 
 
 def rounds(quick: int, full: int, soak: int) -> int:

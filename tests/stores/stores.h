@@ -47,8 +47,6 @@ place new_place(int store, const char *options);
 /* One more option for those who open it from now on. */
 void add_option(place *p, const char *option);
 
-#define UTC_START INT64_C(1767225600000000000) /* 2026-01-01, where a manual clock starts */
-
 /* Open it under a manual clock of its own, which starts at START. */
 rig open_place(const place *p, const lapse_options *options);
 

@@ -4,87 +4,13 @@
  * until it is scheduled again, purged, or dropped for newer ones. */
 /* tiers: small full */
 /* servers */
+#include "cases/letters.h"
 #include "stores/stores.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-static void put_with_payload(lapse *s, const char *queue, const char *id, lapse_ns delay)
-{
-    lapse_spec spec = {
-        .id = id, .queue = queue, .delay = delay, .payload = "pay\0oad", .payload_len = 7};
-    ck_assert_int_gt(lapse_put(s, &spec), 0);
-}
-
-static void keep_letter(void *hook_arg, const lapse_info *dead)
-{
-    note_letter(dead, hook_arg);
-}
-
 /* -- Reasons --------------------------------------------------------------------------------- */
-
-static lapse_verdict die_by_name(const lapse_order *order)
-{
-    if (strcmp(order->id, "failed") == 0)
-        return lapse_fail(order, "gateway down");
-    if (strcmp(order->id, "rejected") == 0)
-        return lapse_reject(order, "no such account");
-    return LAPSE_DONE;
-}
-
-/* One dead letter of each reason, in the order in which they die. */
-static const struct {
-    const char *id, *queue, *error;
-    lapse_reason reason;
-    int attempt;
-} five[] = {
-    {"maxlen", "q", "(none)", LAPSE_REASON_MAXLEN, 0},
-    {"rejected", "q", "no such account", LAPSE_REASON_REJECTED, 1},
-    {"failed", "q", "gateway down", LAPSE_REASON_FAILED, 2},
-    {"lost", "pull", NULL, LAPSE_REASON_LOST, 5}, /* In the words of who finds it. */
-    {"expired", "q", "(none)", LAPSE_REASON_EXPIRED, 0},
-};
-
-static void kill_five(rig *r)
-{
-    put_with_payload(r->s, "q", "maxlen", LAPSE_HOURS(1));
-    put_with_payload(r->s, "q", "failed", 0);
-    put_with_payload(r->s, "q", "rejected", 0);
-    put_with_payload(r->s, "pull", "lost", 0);
-    put_with_payload(r->s, "q", "expired", LAPSE_MINUTES(4)); /* One too many. */
-    advance(r, LAPSE_MS(1));
-    advance(r, LAPSE_SECONDS(1));
-    for (int i = 0; i < 5; i++) {
-        poll_one(r->s, "pull", "lost");
-        advance(r, LAPSE_SECONDS(31));
-    }
-    const lapse_order *order;
-    ck_assert_int_eq(lapse_poll(r->s, "pull", &order), 0);
-    ck_assert_int_eq(lapse_clock_advance(r->clock, LAPSE_HOURS(1)), 0);
-    advance(r, 0);
-}
-
-static void expect_five(const letters *l)
-{
-    ck_assert_int_eq(l->count, 5);
-    for (int i = 0; i < 5; i++) {
-        int at = 0;
-        while (at < 5 && strcmp(l->list[at].id, five[i].id) != 0)
-            at++;
-        ck_assert_msg(at < 5, "no dead letter %s", five[i].id);
-        const letter *dead = &l->list[at];
-        ck_assert_str_eq(dead->queue, five[i].queue);
-        if (five[i].error != NULL)
-            ck_assert_str_eq(dead->error, five[i].error);
-        else
-            ck_assert_ptr_nonnull(strstr(dead->error, " "));
-        ck_assert_int_eq(dead->reason, five[i].reason);
-        ck_assert_int_eq(dead->attempt, five[i].attempt);
-        ck_assert_uint_eq(dead->payload_len, 7);
-        ck_assert_int_ge(dead->ended, UTC_START);
-        ck_assert_int_eq(dead->ended < dead->due, dead->reason == LAPSE_REASON_MAXLEN);
-    }
-}
 
 START_TEST(five_reasons)
 {
@@ -92,28 +18,13 @@ START_TEST(five_reasons)
     static letters told, listed;
     player p;
     told.count = listed.count = 0;
-    lapse_options options = {.max_pending = 4,
-                             .overflow = LAPSE_DEAD_LETTER_OLDEST,
-                             .hook_arg = &told,
-                             .on_dead = keep_letter};
+    lapse_options options = options_of_five(&told);
     rig r = fresh(_i, &options);
-    player_open(&p, r.s, die_by_name);
-    lapse_policy policy = {.attempts = 2, .jitter_percent = -1, .expires = LAPSE_MINUTES(30)};
-    handle(r.s, "q", &p, &policy);
-    kill_five(&r);
-    expect_five(&told); /* As it happened, */
+    kill_five(&r, &p);
+    expect_five(&told, NULL); /* As it happened, */
     ck_assert_int_eq(lapse_each(r.s, LAPSE_STATE_DEAD, note_letter, &listed), 5);
-    expect_five(&listed); /* and as it is kept. */
-    lapse_stats t = stats_of(r.s);
-    lapse_queue_stats q = queue_stats(r.s, "q");
-    for (int i = 0; i < 5; i++) {
-        ck_assert_uint_eq(t.dead_by[five[i].reason], 1);
-        ck_assert_uint_eq(q.dead_by[five[i].reason], five[i].reason != LAPSE_REASON_LOST);
-        expect_state(r.s, five[i].id, LAPSE_STATE_DEAD);
-    }
-    ck_assert_uint_eq(t.dead, 5);
-    ck_assert_uint_eq(t.pending, 0);
-    expect_books(r.s);
+    expect_five(&listed, NULL); /* and as it is kept. */
+    expect_five_counted(&r);
     player_close(&p);
     rig_close(&r);
 }
@@ -147,22 +58,6 @@ START_TEST(a_dead_letter_tells_its_times)
     rig_close(&r);
 }
 END_TEST
-
-static char last_words[5000];
-
-static lapse_verdict say_last_words(const lapse_order *order)
-{
-    return lapse_reject(order, last_words);
-}
-
-static void expect_kept(rig *r, const char *words, const char *kept)
-{
-    snprintf(last_words, sizeof last_words, "%s", words);
-    put(r->s, "q", "o", 0);
-    advance(r, LAPSE_MS(1));
-    ck_assert_str_eq(only_letter(r->s).error, kept);
-    ck_assert_int_eq(lapse_purge(r->s, "o", LAPSE_ANY), 1);
-}
 
 /* What is kept is valid UTF-8 without control characters, of 1000 bytes at most. */
 START_TEST(errors_are_escaped_and_clipped)

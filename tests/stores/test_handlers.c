@@ -10,21 +10,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* Go from one thing to do to the next, to the nanosecond, for `span`. */
-static void run_for(rig *r, lapse_ns span)
-{
-    lapse_ns end = lapse_now(r->s) + span;
-    for (;;) {
-        lapse_ns wait = lapse_timeout(r->s), left = end - lapse_now(r->s);
-        ck_assert_int_ge(wait, 0);
-        if (wait > left || left == 0)
-            break;
-        ck_assert_int_eq(lapse_clock_advance(r->clock, wait), 0);
-        ck_assert_int_ge(lapse_process(r->s, 0), 0);
-    }
-    advance(r, end - lapse_now(r->s));
-}
-
 /* -- Verdicts ------------------------------------------------------------------------------- */
 
 START_TEST(a_handler_runs_the_orders_of_its_queue)
@@ -337,11 +322,6 @@ START_TEST(p77_overdue_runs_once_and_knows_how_late)
     rig_close(&r);
 }
 END_TEST
-
-static void keep_letter(void *hook_arg, const lapse_info *dead)
-{
-    note_letter(dead, hook_arg);
-}
 
 START_TEST(p77_dropped_only_on_request_and_reported)
 {

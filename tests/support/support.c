@@ -358,6 +358,17 @@ static char thread_state(const char *tid)
     return end != NULL && end[1] == ' ' ? end[2] : 'X';
 }
 
+bool is_counter(int fd)
+{
+    char path[32], target[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(path, target, sizeof target - 1);
+    if (length < 0)
+        return false;
+    target[length] = '\0';
+    return strstr(target, "[timerfd]") != NULL || strstr(target, "[eventfd]") != NULL;
+}
+
 static bool others_sleep(void *arg)
 {
     (void)arg;

@@ -64,6 +64,7 @@ typedef struct rig {
 } rig;
 
 #define START LAPSE_HOURS(1) /* the first reading of a manual clock; on every tick */
+#define UTC_START INT64_C(1767225600000000000) /* 2026-01-01, where a manual clock starts */
 
 /* `options` may be NULL; its clock is ignored. */
 rig rig_manual(int engine, lapse_ns start, const lapse_options *options);
@@ -152,6 +153,9 @@ void crew_run(int count, crew_fn fn, void *arg);
 /* Wait until `condition(arg)` holds, giving the CPU away; false after LIMIT. */
 bool until(bool (*condition)(void *arg), void *arg);
 bool until_at_least(atomic_int *value, int least);
+/* Whether a descriptor is a timerfd or an eventfd. */
+bool is_counter(int fd);
+
 /* Wait until every other thread of this process sleeps in the kernel. */
 bool until_others_sleep(void);
 
