@@ -30,7 +30,7 @@
 #define BINDING_NAMES(X)                                                                           \
     X(order_id)                                                                                    \
     X(delay)                                                                                       \
-    X(when)                                                                                        \
+    X(at)                                                                                          \
     X(callback)                                                                                    \
     X(payload)                                                                                     \
     X(queue)                                                                                       \

@@ -61,10 +61,17 @@ static int from_tuple(PyObject *order, PyObject **out)
     return 0;
 }
 
-static int from_dict(binding_state *state, PyObject *order, PyObject **out)
+/* `absolute` is set when it has an instant, `at`, in place of a delay. */
+static int from_dict(binding_state *state, PyObject *order, PyObject **out, bool *absolute)
 {
-    static const binding_name names[PUT_ARGUMENTS] = {NAME_order_id, NAME_delay, NAME_callback,
-                                                      NAME_payload,  NAME_queue, NAME_replace};
+    static const binding_name relative[PUT_ARGUMENTS] = {NAME_order_id, NAME_delay, NAME_callback,
+                                                         NAME_payload,  NAME_queue, NAME_replace};
+    static const binding_name instant[PUT_ARGUMENTS] = {NAME_order_id, NAME_at,    NAME_callback,
+                                                        NAME_payload,  NAME_queue, NAME_replace};
+    int has_at = PyDict_Contains(order, state->names[NAME_at]);
+    if (has_at < 0)
+        return -1;
+    const binding_name *names = has_at ? instant : relative;
     Py_ssize_t found = 0;
     for (int i = 0; i < PUT_ARGUMENTS; i++) {
         out[i] = PyDict_GetItemWithError(order, state->names[names[i]]);
@@ -72,21 +79,24 @@ static int from_dict(binding_state *state, PyObject *order, PyObject **out)
             return -1;
         found += out[i] != NULL;
     }
+    *absolute = has_at;
     if (out[0] && out[1] && found == PyDict_Size(order))
         return 0;
-    PyErr_SetString(PyExc_TypeError, "an order needs order_id and delay, and may have callback, "
-                                     "payload, queue and replace; nothing else");
+    PyErr_SetString(PyExc_TypeError,
+                    "an order needs order_id and one of delay and at, and may have "
+                    "callback, payload, queue and replace; nothing else");
     return -1;
 }
 
-static int read_order(binding_state *state, PyObject *order, put_arguments *given)
+static int read_order(binding_state *state, PyObject *order, put_arguments *given, bool *absolute)
 {
     PyObject *a[PUT_ARGUMENTS];
     int rc;
+    *absolute = false;
     if (PyTuple_Check(order)) {
         rc = from_tuple(order, a);
     } else if (PyDict_Check(order)) {
-        rc = from_dict(state, order, a);
+        rc = from_dict(state, order, a, absolute);
     } else {
         PyErr_Format(PyExc_TypeError, "an order is a tuple or a dict, not %R", order);
         rc = -1;
@@ -114,9 +124,10 @@ static int prepare_all(scheduler *self, core *c, batch *b)
 {
     for (Py_ssize_t i = 0; i < b->count; i++) {
         put_arguments given;
+        bool absolute;
         put *p = &b->puts[b->used];
-        if (read_order(self->state, PyTuple_GetItem(b->orders, i), &given) ||
-            put_prepare(self->state, c, &given, false, p)) {
+        if (read_order(self->state, PyTuple_GetItem(b->orders, i), &given, &absolute) ||
+            put_prepare(self->state, c, &given, absolute, p)) {
             if (keep_error(b, i))
                 return -1;
             continue;

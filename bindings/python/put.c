@@ -93,7 +93,7 @@ static int prepare_time(binding_state *state, PyObject *time, bool absolute, lap
 {
     if (!absolute)
         return convert_delay(state, "delay", time, &spec->delay);
-    if (convert_instant(state, "when", time, &spec->at))
+    if (convert_instant(state, "at", time, &spec->at))
         return -1;
     if (!spec->at)
         spec->at = -1; /* 0 would say that there is none; 1970 is past either way */

@@ -267,7 +267,7 @@ static PyObject *put_order(scheduler *self, core *c, const put *p, PyObject *tim
     int64_t generation;
     CORE_CALL(c, generation, lapse_put(c->s, &p->spec));
     if (generation == LAPSE_ERANGE && p->spec.at) {
-        refuse_instant(self->state, "when", time);
+        refuse_instant(self->state, "at", time);
         return NULL;
     }
     if (generation < 0)
@@ -293,7 +293,7 @@ static const binding_name schedule_names[] = {NAME_order_id, NAME_delay, NAME_ca
                                               NAME_payload,  NAME_queue, NAME_replace};
 static const signature schedule_signature = {"schedule", schedule_names, PUT_ARGUMENTS, 2};
 
-static const binding_name schedule_at_names[] = {NAME_order_id, NAME_when,  NAME_callback,
+static const binding_name schedule_at_names[] = {NAME_order_id, NAME_at,    NAME_callback,
                                                  NAME_payload,  NAME_queue, NAME_replace};
 static const signature schedule_at_signature = {"schedule_at", schedule_at_names, PUT_ARGUMENTS, 2};
 
@@ -723,7 +723,8 @@ static PyMethodDef scheduler_methods[] = {
                "Schedule many orders with one lock; one bad order does not hold back the others.\n"
                "\n"
                "orders: an iterable of tuples (order_id, delay, callback, payload, queue,\n"
-               "replace), of which the first two must be there, or of dicts with these keys.\n"
+               "replace), of which the first two must be there, or of dicts with these keys, or\n"
+               "with at, an instant as in schedule_at, in place of delay.\n"
                "Returns a list: for each order its generation, or the exception it would have\n"
                "raised. Any thread, and callbacks.")},
     {"cancel", FAST(scheduler_cancel), METH_FASTCALL | METH_KEYWORDS,

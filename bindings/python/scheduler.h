@@ -54,7 +54,7 @@ PyObject *scheduler_metrics(PyObject *self, PyObject *ignored);
     "that handles no queue is Unsupported. Any thread, and callbacks."
 
 #define SCHEDULE_AT_DOC(self)                                                                      \
-    "schedule_at(" self "order_id, when, callback=None, payload=None, queue=None, "                \
+    "schedule_at(" self "order_id, at, callback=None, payload=None, queue=None, "                  \
     "replace=False)\n--\n\n"                                                                       \
     "As schedule, at an instant: an aware datetime, or seconds since 1970 (UTC).\n"                \
     "\n"                                                                                           \

@@ -11,7 +11,8 @@ from ._scheduler import Claim
 from ._types import (
     Around,
     Callback,
-    GivenDict,
+    GivenDelay,
+    GivenInstant,
     Id,
     Instant,
     OnDead,
@@ -28,7 +29,8 @@ _Given: TypeAlias = (
     | tuple[Id, Seconds, Callback | None, ReadableBuffer | None]
     | tuple[Id, Seconds, Callback | None, ReadableBuffer | None, str | None]
     | tuple[Id, Seconds, Callback | None, ReadableBuffer | None, str | None, bool]
-    | GivenDict
+    | GivenDelay
+    | GivenInstant
 )
 # state, id, queue, payload, due, remaining, ended, generation, attempt, reason, error
 _Found: TypeAlias = tuple[
@@ -168,7 +170,7 @@ class Scheduler:
     def schedule_at(
         self,
         order_id: Id,
-        when: Instant,
+        at: Instant,
         callback: Callback | None = None,
         payload: ReadableBuffer | None = None,
         queue: str | None = None,
@@ -267,7 +269,7 @@ def schedule(
 ) -> int: ...
 def schedule_at(
     order_id: Id,
-    when: Instant,
+    at: Instant,
     callback: Callback | None = None,
     payload: ReadableBuffer | None = None,
     queue: str | None = None,

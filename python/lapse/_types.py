@@ -94,15 +94,22 @@ class QueueStats(TypedDict):
     dead_by: dict[str, int]
 
 
-class _NeededInDict(TypedDict):
-    order_id: Id
-    delay: Seconds
-
-
-class GivenDict(_NeededInDict, total=False):
-    """An order as schedule_many takes it."""
-
+class _InDict(TypedDict, total=False):
     callback: Callback | None
     payload: Any
     queue: str | None
     replace: bool
+
+
+class GivenDelay(_InDict):
+    """An order as schedule_many takes it, after a delay."""
+
+    order_id: Id
+    delay: Seconds
+
+
+class GivenInstant(_InDict):
+    """The same at an instant."""
+
+    order_id: Id
+    at: Instant

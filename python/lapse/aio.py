@@ -154,14 +154,14 @@ class Scheduler:
     async def schedule_at(
         self,
         order_id: Id,
-        when: Instant,
+        at: Instant,
         callback: Callback | None = None,
         payload: ReadableBuffer | None = None,
         queue: str | None = None,
         replace: bool = False,
     ) -> int:
         """As schedule, at an instant: an aware datetime, or seconds since 1970 (UTC)."""
-        order = (order_id, when, callback, payload, queue, replace)
+        order = (order_id, at, callback, payload, queue, replace)
         if self._submits:
             return cast("int", await self._send(partial(self._s._submit_put, True, *order)))
         return await self._ask(self._s.schedule_at, *order)

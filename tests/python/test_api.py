@@ -9,7 +9,7 @@ import pydoc
 import re
 import threading
 import types
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 import lapse
 import pytest
@@ -105,6 +105,7 @@ def test_schedule_many_gives_one_result_per_order(story):
             {"order_id": "d", "delay": timedelta(seconds=1), "callback": story.mark},
             {"order_id": "e"},
             {"order_id": "e", "delay": 1, "dealy": 2},
+            {"order_id": "e", "delay": 1, "at": 2},
             ("f",),
             "g1",
             ("a\0", 1),
@@ -113,7 +114,7 @@ def test_schedule_many_gives_one_result_per_order(story):
         ]
     )
     kinds = [int if isinstance(r, int) else type(r) for r in results]
-    assert kinds == [int, lapse.Exists, lapse.Range, int, int, *[TypeError] * 4,
+    assert kinds == [int, lapse.Exists, lapse.Range, int, int, *[TypeError] * 5,
                      lapse.BadId, TypeError, int]
     assert "'a'" in str(results[1])
     assert story.at(1) == ["c", "d"] and story.ran[0].payload == b"p"
@@ -121,6 +122,25 @@ def test_schedule_many_gives_one_result_per_order(story):
     assert story.s.schedule_many([]) == [] and story.s.schedule_many(iter([])) == []
     with pytest.raises(TypeError):
         story.s.schedule_many(5)
+
+
+def test_schedule_many_takes_instants(story):
+    wall = datetime(2026, 1, 1, tzinfo=timezone.utc)  # where a manual wall clock begins
+    results = story.s.schedule_many(
+        [
+            {"order_id": "past", "at": 0, "callback": story.mark},
+            {"order_id": "a", "at": wall + timedelta(seconds=5), "callback": story.mark},
+            {"order_id": "b", "at": wall.timestamp() + 5, "queue": "q", "payload": b"p"},
+            {"order_id": "c", "at": datetime(2026, 1, 1), "callback": story.mark},
+            {"order_id": "d", "at": 6 * 10**9, "callback": story.mark},
+            ("e", wall, story.mark),
+        ]
+    )
+    kinds = [int if isinstance(r, int) else type(r) for r in results]
+    assert kinds == [int, int, int, lapse.Invalid, lapse.Range, TypeError]
+    assert story.at(0) == ["past"] and story.at(4.999) == []
+    assert story.at(5) == ["a"]
+    assert story.s.get("b").due == wall.timestamp() + 5
 
 
 def test_schedule_many_starts_the_workers():

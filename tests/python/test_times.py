@@ -165,7 +165,7 @@ def test_p13_every_time_names_its_unit():
     timed = {
         lapse.Scheduler.schedule: "delay",
         lapse.Scheduler.reschedule: "delay",
-        lapse.Scheduler.schedule_at: "when",
+        lapse.Scheduler.schedule_at: "at",
         lapse.Scheduler.cancel_wait: "timeout",
         lapse.Scheduler.take: "timeout",
         lapse.Scheduler.close: "timeout",
@@ -182,7 +182,7 @@ def test_p13_every_time_names_its_unit():
         lapse.Info: "",
         lapse.schedule: "delay",
         lapse.reschedule: "delay",
-        lapse.schedule_at: "when",
+        lapse.schedule_at: "at",
     }
     for what, parameter in timed.items():
         assert parameter in what.__doc__ and "seconds" in what.__doc__.lower(), what
