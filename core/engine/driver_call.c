@@ -201,6 +201,7 @@ static lp_call *post_request(lapse *s, lp_request *r, lapse_ns now)
         return NULL;
     }
     c->job.due = after_pass(s, r->due, now);
+    c->job.asked = now;
     lp_driver_post(s->driver, &c->job);
     return c;
 }

@@ -44,6 +44,7 @@ typedef struct lp_job {
     bool replace;       /* LP_SCHEDULE */
     int64_t generation; /* LAPSE_ANY: whichever is current */
     lapse_ns due;       /* LP_SCHEDULE, LP_RESCHEDULE, LP_REQUEUE, LP_AGAIN */
+    lapse_ns asked;     /* LP_SCHEDULE: when it was called: `due` less the delay that was given */
     lapse_ns at;        /* LP_AGAIN: from when on it may be claimed; `due` or later */
 
     /* The fence under which this scheduler holds the order of `id` without having started

@@ -131,12 +131,18 @@ bool lp_rabbit_is_shops(const rabbit_store *d, const rabbit_order *o)
     return d->settings.shop.exchange && strcmp(d->settings.shop.queue, o->queue) == 0;
 }
 
-/* A call that waited for its turn has less left of its delay than it was given. */
+/* Instants are not to the millisecond what the queue has: who means its TTL may be a moment off. */
+static lapse_ns tolerance(lapse_ns ttl)
+{
+    return ttl / 10 < LAPSE_SECONDS(1) ? ttl / 10 : LAPSE_SECONDS(1);
+}
+
+/* `delay` is the one that was given: a call that waited for its turn has less left of it. */
 static int check_delay(const rabbit_store *d, lapse_ns delay)
 {
     const rabbit_shop *shop = &d->settings.shop;
     lapse_ns early = shop->expires ? 0 : shop->ttl - delay;
-    if (delay <= shop->ttl && early <= d->config.lease / 3)
+    if (delay <= shop->ttl && early <= tolerance(shop->ttl))
         return LAPSE_OK;
     return lp_fail(LAPSE_EUNSUPPORTED,
                    "a delay of %.1f s cannot be had: the queue behind delay_exchange=%s has a TTL "
@@ -154,7 +160,7 @@ int lp_rabbit_send_to_shop(rabbit_store *d, lapse_ns delay, const rabbit_order *
     char expiration[24];
     rabbit_order o = *given;
     delay = delay > 0 ? delay : 0;
-    int code = check_delay(d, delay);
+    int code = check_delay(d, lp_sum_ns(sent.job->due, -sent.job->asked));
     if (code < 0)
         return code;
     if (!shop->has_message_id && o.payload_len)

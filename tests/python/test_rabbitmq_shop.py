@@ -242,12 +242,23 @@ def test_a_queue_ttl_that_is_smaller_than_said_brings_nothing_early(url, shop):
 def test_a_delay_that_the_shops_queue_has_not_is_a_clear_error(url, shop):
     shop.declare(ttl=3600)
     with lapse.Scheduler(url + shop.delays(ttl="1h"), workers=0) as s:
-        for delay in (60, 3601):
+        for delay in (60, 3595, 3601):
             with pytest.raises(lapse.Unsupported, match=f"{delay}.0 s cannot be had"):
                 s.schedule("OID1", delay, queue="close")
         assert s.schedule("OID1", 3600, queue="close") > 0
         with pytest.raises(lapse.Unsupported, match="payload"):
             s.schedule("OID2", 3600, queue="close", payload=b"x")
+
+
+def test_a_delay_that_is_shorter_than_a_short_ttl_is_a_clear_error_too(url, shop):
+    """It would be late by the rest of the TTL, and nobody would be told."""
+    shop.declare(ttl=3)
+    with lapse.Scheduler(url + shop.delays(ttl="3s"), workers=0) as s:
+        for delay in (0, 2, 2.5):
+            with pytest.raises(lapse.Unsupported, match=f"{delay:.1f} s cannot be had"):
+                s.schedule("OID1", delay, queue="close")
+        assert s.schedule("OID2", 3, queue="close") > 0
+        assert s.schedule("OID3", 2.9, queue="close") > 0
 
 
 def test_a_key_that_is_bound_to_nothing_is_named(url, shop):
