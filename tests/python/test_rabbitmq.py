@@ -617,3 +617,19 @@ s.close()
         done = python(program, url)
         assert done.returncode == 0, done.stderr
         until(lambda: sorted(c.ids()) == ["child", "parent", "parent again"])
+
+
+def test_a_check_leaves_nothing_in_the_broker(server, url):
+    """Run by a monitor it would pile up what RabbitMQ cannot cancel."""
+    for _ in range(3):
+        ran = subprocess.run(
+            [sys.executable, "-m", "lapse", "check", "--json", "--url", url],
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
+        assert ran.returncode == 0 and '"healthy": true' in ran.stdout, ran.stdout + ran.stderr
+    names = [name for name in server.queues() if name.startswith(f"{prefix_of(url)}.")]
+    assert f"{prefix_of(url)}.work.lapse%2Echeck" in names
+    with server.connect() as connection:  # list_queues tells figures that are seconds old
+        channel = connection.channel()
+        for name in names:
+            assert channel.queue_declare(name, passive=True).method.message_count == 0, name
