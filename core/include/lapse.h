@@ -241,7 +241,8 @@ typedef struct lapse_options {
  *   memory:?engine=heap                      4-ary heap: exact to the nanosecond
  *
  *   sqlite:///orders.db                      durable, shared by processes: docs/sqlite.md
- *   redis://host:6379/0                      durable, shared by machines: docs/redis.md
+ *   postgresql://user@host/db                durable, shared by machines: docs/postgresql.md
+ *   redis://host:6379/0                      the same: docs/redis.md
  *   amqp://host/vhost                        through RabbitMQ: docs/rabbitmq.md
  *
  * `tick` is a number with a unit (ns, us, ms, s, m, h, d), 1us to 1h. `slots` per wheel

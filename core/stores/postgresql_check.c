@@ -27,8 +27,10 @@ __attribute__((format(printf, 2, 3))) static void warn(postgresql_store *d, cons
     va_list list;
     if (d->warning_count == WARNINGS)
         return;
+    char *out = d->warnings[d->warning_count++];
+    size_t said = (size_t)snprintf(out, sizeof d->warnings[0], "PostgreSQL: ");
     va_start(list, format);
-    vsnprintf(d->warnings[d->warning_count++], sizeof d->warnings[0], format, list);
+    vsnprintf(out + said, sizeof d->warnings[0] - said, format, list);
     va_end(list);
 }
 

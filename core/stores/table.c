@@ -78,6 +78,8 @@ int lp_store_find(const char *url, lp_store_kind *out)
         *out = table[i].kind;
         return is_missing(out) ? missing(table[i].name, table[i].package) : LAPSE_OK;
     }
-    return lp_fail(LAPSE_EURL, "%s is not the scheme of a store: use memory: or sqlite:",
+    return lp_fail(LAPSE_EURL,
+                   "%s is not the scheme of a store: use memory:, sqlite:, postgresql:, redis: or "
+                   "amqp:",
                    lp_text_quote(url, len < 32 ? len : 32));
 }

@@ -185,7 +185,7 @@ def run(source: str | Path, url: str) -> str:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    told = [line for line in done.stderr.splitlines() if "fsync is off" not in line]
+    told = [line for line in done.stderr.splitlines() if "PostgreSQL: fsync is off" not in line]
     assert told == []
     return done.stdout
 

@@ -202,7 +202,7 @@ def test_two_consumers_run_each_order_once(url):
     [
         ("memory:", "keeps the orders"),
         ("amqp://localhost/", "keeps the orders"),
-        ("nowhere:", "not the scheme of a store"),
+        ("nowhere:", "not the scheme of a store: use memory:, sqlite:, postgresql:, redis: or amqp:"),
         ("sqlite:///no/such/folder/x.db", "folder"),
         ("redis://:s3cret@127.0.0.1:1/0", "cannot be reached"),
     ],
