@@ -14,6 +14,16 @@ HEADER = """#define LAPSE_VERSION_MAJOR 3
 #define LAPSE_VERSION_MINOR 14
 #define LAPSE_VERSION_PATCH 15
 """
+CALLS = """LAPSE_API int64_t lapse_schedule(lapse *s);
+LAPSE_API void lapse_free(void *memory);
+"""
+SCHEDULER = "class Scheduler:\n    def schedule(self): ...\n    def orders(self): ...\n"
+LUA = """---@class lapse.Scheduler
+---@field schedule fun(self): integer?
+local Scheduler = core.methods
+function Scheduler:each(state)
+"""
+NAMES = "Same:\n\n`schedule`.\n\nNot: `orders`, `each`, `lapse_free`\n"
 SLEEP = "sleep"  # in pieces, so that no other check trips over this file
 HOME = "/ho" + "me/"
 
@@ -82,6 +92,13 @@ main_module = CHANGELOG.md
 requires = luajit
 """
 CASES += [
+    ("names", "docs/names.md", NAMES, None),
+    ("names", "docs/names.md", NAMES.replace("`lapse_free`", ""), "lacks C's lapse_free"),
+    ("names", "docs/names.md", NAMES.replace("`orders`", ""), "lacks Python's orders"),
+    ("names", "docs/names.md", NAMES.replace("`each`", ""), "lacks Lua's each"),
+    ("names", "docs/names.md", NAMES + "`lapse_open(url)`", "there is no lapse_open"),
+    ("names", "docs/names.md", NAMES.replace("e`.", "e`, `free`."), 
+     "free is the same everywhere, it says: not in Python, Lua"),
     ("opm", "dist.ini", OPM, None),
     ("opm", "dist.ini", OPM.replace("license", "licence"), "lacks license"),
     ("opm", "dist.ini", OPM.replace("lib_dir = core", "lib_dir = lib"), "lib_dir = lib: it is not"),
@@ -93,7 +110,11 @@ class Lints(unittest.TestCase):
     def tree(self, folder, path, text):
         """A small tree that is in order, but for the one file."""
         files = {
-            "core/include/lapse.h": HEADER,
+            "core/include/lapse.h": HEADER + CALLS,
+            "python/lapse/_lapse.pyi": SCHEDULER,
+            "python/lapse/_scheduler.py": "",
+            "lua/lapse/init.lua": LUA,
+            "docs/names.md": NAMES,
             "core/base/clock.h": "",
             "core/timer/timer.h": "",
             "core/stores/store.h": "",
