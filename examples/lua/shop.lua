@@ -23,7 +23,7 @@ local BUYERS = {
 
 local STOCK = 100
 local stock = STOCK
-local orders = {} -- the orders table: state and buyer by id
+local orders = {} -- the orders table: status and buyer by id
 local placed, paid, closed, open = 0, 0, 0, #BUYERS
 
 local shop = assert(lapse.new())
@@ -44,10 +44,10 @@ end
 -- The order's time is up. What it finds in the orders table decides, not the timer alone.
 local function close_unpaid(id, order)
     local row = orders[id]
-    if row.state ~= "unpaid" then
+    if row.status ~= "open" then
         return
     end
-    row.state = "closed"
+    row.status = "closed"
     stock = stock + 1
     closed = closed + 1
     say(id, "closed", ("late %.1f ms"):format(order.late * 1000))
@@ -58,7 +58,7 @@ end
 
 local function pay(id)
     if shop:cancel(id) then -- From here on close_unpaid never starts.
-        orders[id].state = "paid"
+        orders[id].status = "paid"
         paid = paid + 1
         say(id, "paid")
     else
@@ -68,7 +68,7 @@ local function pay(id)
 end
 
 local function place(id, buyer)
-    orders[id] = { state = "unpaid", buyer = buyer }
+    orders[id] = { status = "open", buyer = buyer }
     stock = stock - 1
     placed = placed + 1
     assert(shop:schedule(id, PAY_WITHIN / SPEED, close_unpaid))

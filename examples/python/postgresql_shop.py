@@ -33,7 +33,7 @@ def tell(order_id: str, event: str) -> None:
 def close_unpaid(order: lapse.Order) -> None:
     with psycopg.connect(DATABASE) as shop:
         done = shop.execute(
-            "UPDATE shop_order SET state = 'closed' WHERE id = %s AND state = 'open'", [str(order)]
+            "UPDATE shop_order SET status = 'closed' WHERE id = %s AND status = 'open'", [str(order)]
         )
         tell(order, "closed" if done.rowcount else "was paid after all")
     closed.release()
@@ -47,7 +47,7 @@ def place(shop: psycopg.Connection, order_id: str) -> None:
 
 
 def pay(shop: psycopg.Connection, order_id: str) -> None:
-    shop.execute("UPDATE shop_order SET state = 'paid' WHERE id = %s AND state = 'open'", [order_id])
+    shop.execute("UPDATE shop_order SET status = 'paid' WHERE id = %s AND status = 'open'", [order_id])
     (fate,) = shop.execute("SELECT lapse_cancel(%s)", [order_id]).fetchone()
     tell(order_id, f"paid, timeout {fate}")
 
@@ -58,7 +58,7 @@ def main() -> int:
     with psycopg.connect(DATABASE, autocommit=True) as shop:
         shop.execute("DROP TABLE IF EXISTS shop_order")
         shop.execute(
-            "CREATE TABLE shop_order (id text PRIMARY KEY, state text NOT NULL DEFAULT 'open')"
+            "CREATE TABLE shop_order (id text PRIMARY KEY, status text NOT NULL DEFAULT 'open')"
         )
         slow = psycopg.connect(DATABASE)
         place(slow, "OID3")
@@ -80,8 +80,8 @@ def main() -> int:
         for _ in range(2):
             if not closed.acquire(timeout=60):
                 return 1
-        states = shop.execute("SELECT id, state FROM shop_order ORDER BY id").fetchall()
-        print(", ".join(f"{order_id} {state}" for order_id, state in states))
+        found = shop.execute("SELECT id, status FROM shop_order ORDER BY id").fetchall()
+        print(", ".join(f"{order_id} {status}" for order_id, status in found))
     worker.close()
     return 0
 

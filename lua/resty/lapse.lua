@@ -3,14 +3,14 @@
 --     init_worker_by_lua_block {
 --         local lapse = require "resty.lapse"
 --         lapse.start { dict = "lapse" }
---         lapse.handle("unpaid", function(order_id, order)
+--         lapse.handle("close_unpaid", function(order_id, order)
 --             -- may use cosockets and ngx.sleep
 --         end)
 --     }
 --     ...
 --     local lapse = require "resty.lapse"
---     lapse.put { id = "OID00000010", queue = "unpaid", delay = 30 * 60 }   -- order created
---     lapse.cancel "OID00000010"                                            -- order paid
+--     lapse.put { id = "OID00000010", queue = "close_unpaid", delay = 30 * 60 } -- order created
+--     lapse.cancel "OID00000010"                                                -- order paid
 --
 -- The functions have the names, arguments and answers of those of `lapse` (lua/lapse/init.lua),
 -- where they are described. What is different here:

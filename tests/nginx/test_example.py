@@ -119,7 +119,7 @@ def test_the_configuration_in_the_docs(tmp_path: Path) -> None:
         assert nginx.request("/order?id=OID1", port=port) == (200, "placed\n")
         assert nginx.request("/order?id=OID1", port=port)[1].startswith("Exists: ")
         state = 'local info = require("resty.lapse").get "OID1" return info.state .. info.queue'
-        assert nginx.lua(state) == "pendingunpaid"
+        assert nginx.lua(state) == "pendingclose_unpaid"
         assert nginx.request("/pay?id=OID1", port=port) == (200, "true\n")
         for block in blocks("lua"):
             nginx.lua(block)

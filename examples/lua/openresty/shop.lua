@@ -1,7 +1,7 @@
 -- shop.lua - what nginx.conf calls: place an order, pay it, look at it.
 --
 -- The shop's database, here a shared dictionary, decides how an order ends: `add` succeeds for the
--- first one only, as UPDATE ... WHERE state = 'unpaid' would. So nothing goes wrong when the
+-- first one only, as UPDATE ... WHERE status = 'open' would. So nothing goes wrong when the
 -- payment reaches another worker than the one that has the order, or the callback runs twice.
 
 local lapse = require "resty.lapse"
@@ -11,8 +11,8 @@ local orders = ngx.shared.shop
 local shop = {}
 
 -- True for the first that ends the order.
-local function finish(order_id, state)
-    return (orders:add("end of " .. order_id, state))
+local function finish(order_id, status)
+    return (orders:add("end of " .. order_id, status))
 end
 
 -- Runs when the time is up; may wait for a database or another server.
@@ -27,7 +27,7 @@ end
 function shop.start(seconds_to_pay)
     shop.seconds_to_pay = seconds_to_pay
     assert(lapse.start { dict = "lapse" })
-    assert(lapse.handle("unpaid", close_unpaid))
+    assert(lapse.handle("close_unpaid", close_unpaid))
 end
 
 local function answer(status, text)
@@ -40,7 +40,7 @@ function shop.place(order_id)
         return answer(409, "placed before")
     end
     local placed, message = lapse.put {
-        id = order_id, queue = "unpaid", delay = shop.seconds_to_pay,
+        id = order_id, queue = "close_unpaid", delay = shop.seconds_to_pay,
     }
     if not placed then
         orders:delete("order " .. order_id)
@@ -64,7 +64,7 @@ function shop.show(order_id)
     if not orders:get("order " .. order_id) then
         return answer(404, "no such order")
     end
-    answer(200, orders:get("end of " .. order_id) or "unpaid")
+    answer(200, orders:get("end of " .. order_id) or "open")
 end
 
 return shop
