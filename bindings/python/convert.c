@@ -118,6 +118,18 @@ static int delay_of_parts(binding_state *state, const char *name, PyObject *valu
     return 0;
 }
 
+static int refuse_delay(binding_state *state, const char *name, PyObject *value)
+{
+    int is_datetime = PyObject_IsInstance(value, state->datetime_type);
+    if (is_datetime < 0)
+        return -1;
+    bool is_instant = is_datetime && strcmp(name, "delay") == 0;
+    return refuse_named(name,
+                        is_instant ? "it counts from now on, and schedule_at takes an instant"
+                                   : "a time is seconds as int or float, or a timedelta",
+                        value);
+}
+
 int convert_delay(binding_state *state, const char *name, PyObject *value, lapse_ns *out)
 {
     if (PyFloat_Check(value)) {
@@ -134,7 +146,7 @@ int convert_delay(binding_state *state, const char *name, PyObject *value, lapse
     if (is_delta < 0)
         return -1;
     if (!is_delta)
-        return refuse_named(name, "a time is seconds as int or float, or a timedelta", value);
+        return refuse_delay(state, name, value);
     if (timedelta_parts(state, value, &seconds, &ns))
         return -1;
     return delay_of_parts(state, name, value, seconds, ns, out);

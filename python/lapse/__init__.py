@@ -19,6 +19,7 @@ lapse.default_scheduler(), which is made at the first use; lapse.close() closes 
     dead        orders(State.DEAD), requeue, purge
     asyncio     lapse.aio.Scheduler
     pull        Scheduler.take, Scheduler.poll, which give a Claim
+    loop        Scheduler.process, run, fileno, timeout, now
     ending      stop, close
     tests       ManualClock, and an Order of your own
     answers     Fate, State, Reason, Info

@@ -33,7 +33,7 @@ from ._types import (
     Seconds,
     Stats,
 )
-from ._verdicts import Reject, Retry, describe, will_not_run
+from ._verdicts import Reject, Retry, describe, forks_beside_callbacks, will_not_run
 
 __all__ = ["Claim", "Scheduler", "default_scheduler"]
 
@@ -622,6 +622,26 @@ def _at_exit() -> None:
             scheduler._give_back(max(0.0, until - time.monotonic()))
 
 
+_fork_was_told = False
+
+
+def _before_fork() -> None:
+    """Say once that the workers of a durable store may be inside a callback just now.
+
+    They start with the first handler, at import under `gunicorn --preload`. Whatever lock a
+    callback holds stays locked in the child, which hangs when it comes to it: nothing in its log
+    would say why.
+    """
+    global _fork_was_told
+    if _fork_was_told:
+        return
+    for scheduler in list(_schedulers):
+        if scheduler._durable and any(thread in running for thread in scheduler._threads):
+            _fork_was_told = True
+            forks_beside_callbacks(scheduler._store)
+            return
+
+
 def _after_fork_in_child() -> None:
     global _default_lock
     _default_lock = make_lock()
@@ -631,4 +651,4 @@ def _after_fork_in_child() -> None:
 
 
 atexit.register(_at_exit)
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)

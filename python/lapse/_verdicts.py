@@ -8,7 +8,16 @@ from . import _lapse
 from ._enums import info_of
 from ._types import Around, Callback, OnDead, OnError, Seconds
 
-__all__ = ["Reject", "Retry", "bury", "log", "report", "surround", "will_not_run"]
+__all__ = [
+    "Reject",
+    "Retry",
+    "bury",
+    "forks_beside_callbacks",
+    "log",
+    "report",
+    "surround",
+    "will_not_run",
+]
 
 _log = logging.getLogger("lapse")
 
@@ -113,6 +122,16 @@ def surround(
 def will_not_run(level: int, pending: int, why: str) -> None:
     """Say how many pending orders nobody will run."""
     _log.log(level, "%d pending order%s will not run: %s", pending, "s"[pending == 1 :], why)
+
+
+def forks_beside_callbacks(store: str) -> None:
+    """Say what a fork may do to the child while workers run."""
+    _log.warning(
+        "this process forks while workers of its %s Scheduler may run callbacks: a lock that one "
+        "of them holds stays locked in the child. Register handlers after the fork, under "
+        "gunicorn --preload in post_worker_init",
+        store,
+    )
 
 
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)

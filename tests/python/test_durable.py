@@ -228,8 +228,9 @@ def test_exit_waits_for_the_callback_that_runs(url, s):
 @forks
 def test_p32_a_child_connects_anew(url, s):
     fine("""
-        import warnings
+        import logging, warnings
         warnings.simplefilter("ignore", DeprecationWarning)
+        logging.getLogger("lapse").setLevel("ERROR")  # it warns of this: see below
         s = lapse.Scheduler(sys.argv[1], workers=0)
         working = lapse.Scheduler(sys.argv[1])
         @s.handler("close")
@@ -269,6 +270,35 @@ def test_p32_a_child_connects_anew(url, s):
         assert s.cancel("parent's") and working.cancel("parent ships")
         """, url)
     assert ids(s) == []
+
+
+@forks
+@pytest.mark.parametrize(
+    ("prepare", "told"),
+    [
+        ("s.handle('close', print)", 1),  # as under gunicorn --preload, with a decorator at import
+        ("s.schedule('a', 3600, queue='close')", 0),
+        ("s.handle('close', print); s.close()", 0),
+        ("s.close(); s = lapse.Scheduler(); s.schedule('a', 3600, print)", 0),
+    ],
+)
+def test_a_fork_beside_callbacks_is_told_once(url, prepare, told):
+    """A lock that a callback holds stays locked in the child, and nothing there would say so."""
+    said = fine("""
+        import logging, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+        logging.basicConfig(stream=sys.stdout, format="%(name)s %(levelname)s %(message)s")
+        s = lapse.Scheduler(sys.argv[1])
+        exec(sys.argv[2])
+        sys.stdout.flush()
+        for n in range(3):
+            if os.fork() == 0:
+                os._exit(0)
+            os.wait()
+        s.close()
+        """, url, prepare)
+    assert len(said.splitlines()) == told, said
+    assert said.count("lapse WARNING this process forks while workers of its sqlite Sched") == told
 
 
 # -- Errors ---------------------------------------------------------------------------------------

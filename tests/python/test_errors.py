@@ -382,6 +382,7 @@ NAMED = [
     (lambda s: s.schedule("x", 1, payload="text"), TypeError, 'payload is bytes: write "...".enc'),
     (lambda s: s.schedule("x", 1, payload=5), TypeError, "payload is bytes-like, not int"),
     (lambda s: s.schedule("x", "5"), TypeError, "delay: .* not str"),
+    (lambda s: s.schedule("x", datetime(2030, 1, 1)), TypeError, "schedule_at .*, not datetime"),
     (lambda s: s.schedule("x", NAN), lapse.Range, "delay: nan"),
     (lambda s: s.schedule("x", 4 * 10**9), lapse.Range, "delay: 4000000000 is out of range"),
     (lambda s: s.reschedule("x", NAN), lapse.Range, "delay: nan"),
