@@ -204,6 +204,16 @@ def test_many_are_listed_requeued_and_purged(url, s):
     assert s.stats()["dead"] == 0
 
 
+def test_a_death_that_a_client_has_made_up_is_shown_as_it_fits(server, url, s):
+    made_up = [{"reason": "r" * 50_000, "queue": "q" * 50_000, "count": 1}]
+    with server.connect() as connection:
+        connection.channel().basic_publish(
+            "", f"{prefix_of(url)}.dead", b"x",
+            pika.BasicProperties(message_id="o", headers={"x-death": made_up}),
+        )  # fmt: skip
+    assert len(dead(s)["o"].error) <= 1000
+
+
 def test_a_message_of_somebody_else_among_them_holds_up_nothing(server, url, s):
     with server.connect() as connection:
         connection.channel().basic_publish(f"{prefix_of(url)}.dead", "", b"not ours")
