@@ -579,6 +579,8 @@ def test_a_password_is_never_shown(server, capfd):
         ("amqp://h:0/", "port"),
         ("amqp://h:65536/", "port"),
         ("amqp://h/?prefix=", "prefix"),
+        ("amqp://h/?prefix=amq", "prefix"),
+        ("amqp://h/?prefix=amq.x", "prefix"),
         ("amqp://h/?wat=1", "has no option"),
         ("amqp://h%zz/", "hexadecimal"),
     ],
