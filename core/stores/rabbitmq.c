@@ -41,6 +41,7 @@ static rabbit_queue *new_queue(rabbit_store *d, const char *name)
     lp_rabbit_word(q->word, name);
     lp_rabbit_name_work(q->work, d->settings.prefix, q->word);
     q->number = d->queue_count;
+    q->channel = LP_RABBIT_CONSUME;
     d->queues[d->queue_count++] = q;
     return q;
 }
@@ -60,24 +61,50 @@ int lp_rabbit_settles(rabbit_store *d, lapse_ns *out)
     return code < 0 ? code : LAPSE_OK;
 }
 
+int lp_rabbit_use_base(rabbit_store *d)
+{
+    if (d->base_is_declared)
+        return LAPSE_OK;
+    d->in.made = false;
+    int code = lp_rabbit_declare_base(&d->in, LP_RABBIT_DECLARE, d->settings.prefix);
+    if (code == LAPSE_OK)
+        code = lp_rabbit_settles(d, &d->dead_settles);
+    d->base_is_declared = code == LAPSE_OK;
+    return code;
+}
+
+static int use_shops(rabbit_store *d, rabbit_queue *q)
+{
+    int code = lp_rabbit_find_work(d);
+    q->is_declared = code == LAPSE_OK;
+    if (code == LAPSE_EDATA)
+        lp_rabbit_note_work(d, q);
+    return code;
+}
+
 int lp_rabbit_use_queue(rabbit_store *d, rabbit_queue *q)
 {
     if (q->is_declared)
         return LAPSE_OK;
+    if (q->is_shops)
+        return use_shops(d, q);
+    int code = lp_rabbit_use_base(d);
     d->in.made = false;
-    int code = q->is_shops
-                   ? lp_rabbit_find_work(d)
-                   : lp_rabbit_declare_work(&d->in, LP_RABBIT_DECLARE, d->settings.prefix, q->word);
-    if (code == LAPSE_OK && !q->is_shops)
+    if (code == LAPSE_OK)
+        code = lp_rabbit_declare_work(&d->in, LP_RABBIT_DECLARE, d->settings.prefix, q->word);
+    if (code == LAPSE_OK)
         code = lp_rabbit_settles(d, &q->settles);
     q->is_declared = code == LAPSE_OK;
-    if (q->is_shops)
-        d->work_is_gone = !q->is_declared;
+    if (q->is_declared) {
+        d->brings_back = true;
+        d->bring_back_at = q->settles > d->bring_back_at ? q->settles : d->bring_back_at;
+    }
     return code;
 }
 
 void lp_rabbit_forget_topology(rabbit_store *d)
 {
+    d->base_is_declared = false;
     d->levels = 0;
     memset(d->delays.is_declared, 0, sizeof d->delays.is_declared);
     for (size_t i = 0; i < d->queue_count; i++)
@@ -120,9 +147,7 @@ static void in_message(void *arg, rabbit_message *m)
 
 static void in_closed(void *arg, uint16_t channel)
 {
-    rabbit_store *d = arg;
-    d->in_closed = d->in_closed || channel == LP_RABBIT_CONSUME;
-    d->look_closed = d->look_closed || channel == LP_RABBIT_LOOK;
+    ((rabbit_store *)arg)->in_closed[channel] = true;
 }
 
 static void no_confirm(void *arg, uint64_t number, bool multiple, bool accepted)
@@ -159,25 +184,48 @@ void lp_rabbit_note_losses(rabbit_store *d)
 {
     if (!d->out.connection || d->out_closed) {
         lp_rabbit_lose_sent(d);
+        if (d->out_closed && d->out.closed_code == AMQP_NOT_FOUND)
+            lp_rabbit_forget_topology(d); /* Somebody has deleted an exchange. */
         lp_rabbit_disconnect(&d->out, false);
         d->out_closed = false;
     }
-    if (!d->in.connection || d->in_closed) {
-        lp_rabbit_lose_held(d);
-        d->in_closed = false;
+    for (int channel = 1; channel <= LP_RABBIT_CHANNELS; channel++) {
+        if (d->in.connection && !d->in_closed[channel])
+            continue;
+        d->in_closed[channel] = false;
+        lp_rabbit_lose_held(d, (uint16_t)channel);
+        if (channel == LP_RABBIT_LOOK)
+            drop_looked(d);
     }
-    if (!d->in.connection || d->look_closed) {
-        drop_looked(d);
-        d->look_closed = false;
-    }
+}
+
+void lp_rabbit_breathe(rabbit_store *d)
+{
+    lapse_ns now = lp_clock_monotonic();
+    if (now - d->breathed_at < d->settings.heartbeat / 4)
+        return;
+    d->breathed_at = now;
+    if (d->in.connection)
+        (void)lp_rabbit_drain(&d->in);
+    if (d->out.connection)
+        (void)lp_rabbit_drain(&d->out);
 }
 
 /* -- Links -- */
 
-static int watch(rabbit_store *d, int fd)
+static int watch(const rabbit_store *d, int fd)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
-    return epoll_ctl(d->watch, EPOLL_CTL_ADD, fd, &event) == 0 ? LAPSE_OK : LAPSE_ESYSTEM;
+    return epoll_ctl(d->watch, EPOLL_CTL_ADD, fd, &event) == 0
+               ? LAPSE_OK
+               : lp_fail(LAPSE_ESYSTEM, "no descriptor can be watched for RabbitMQ");
+}
+
+static int watch_link(const rabbit_store *d, rabbit_link *l)
+{
+    int code = watch(d, l->fd);
+    l->watch = code == LAPSE_OK ? d->watch : -1;
+    return code;
 }
 
 static int confirm_publishes(rabbit_store *d)
@@ -195,7 +243,7 @@ static int open_out(rabbit_store *d)
     if (code == LAPSE_OK)
         code = confirm_publishes(d);
     d->links_made++;
-    return code < 0 ? code : watch(d, d->out.fd);
+    return code < 0 ? code : watch_link(d, &d->out);
 }
 
 static int open_in(rabbit_store *d)
@@ -203,17 +251,17 @@ static int open_in(rabbit_store *d)
     int code = lp_rabbit_connect(&d->in, &d->settings, &in_ears, d);
     lp_rabbit_forget_topology(d);
     if (code == LAPSE_OK)
-        code = lp_rabbit_declare_base(&d->in, LP_RABBIT_DECLARE, d->settings.prefix);
-    if (code == LAPSE_OK)
-        code = lp_rabbit_settles(d, &d->dead_settles);
+        code = lp_rabbit_use_base(d);
     d->links_made++;
-    return code < 0 ? code : watch(d, d->in.fd);
+    return code < 0 ? code : watch_link(d, &d->in);
 }
 
 int lp_rabbit_open_links(rabbit_store *d)
 {
     int code = LAPSE_OK;
     lp_rabbit_note_losses(d);
+    if (!d->out.connection)
+        lp_rabbit_flush(d); /* Nothing is under way any more. */
     if (!d->in.connection)
         code = open_in(d);
     if (code == LAPSE_OK && !d->out.connection)
@@ -287,7 +335,7 @@ static void close_store(lp_durable *durable)
     rabbit_store *d = (rabbit_store *)durable;
     const lp_turn now = {.now = lp_clock_now(NULL), .wall = lp_clock_wall(NULL)};
     if (d->in.connection && d->out.connection && !d->config.manual &&
-        lp_rabbit_return_ready(d, &now) >= 0)
+        lp_rabbit_end_consumers(d) >= 0 && lp_rabbit_return_ready(d, &now) >= 0)
         lp_rabbit_flush(d);
     await_replaced(d);
     lp_rabbit_close_links(d, true);
@@ -314,6 +362,7 @@ static int add_shops_queue(rabbit_store *d)
     if (!q)
         return lp_fail_memory();
     q->is_shops = true;
+    q->channel = LP_RABBIT_SHOP;
     snprintf(q->work, sizeof q->work, "%s", shop->work);
     return LAPSE_OK;
 }
@@ -420,10 +469,7 @@ static const char *warning(const lp_durable *durable, int n)
 static const char *trouble(const lp_durable *durable)
 {
     const rabbit_store *d = (const rabbit_store *)durable;
-    return d->work_is_gone
-               ? "the queue of the URL option work is gone from RabbitMQ: the orders in "
-                 "it are too, and none come from there until it is declared again"
-               : NULL;
+    return *d->trouble ? d->trouble : NULL;
 }
 
 const lp_durable_ops lp_rabbitmq_store = {

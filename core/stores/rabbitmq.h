@@ -22,8 +22,15 @@
 int lp_rabbit_read_url(lp_store_config *config, rabbit_settings *out); /* to be freed in any case */
 void lp_rabbit_free_settings(rabbit_settings *s);
 
-/* Channels: of the publishing connection, and of the consuming one. */
-enum { LP_RABBIT_PUBLISH = 1, LP_RABBIT_CONSUME = 1, LP_RABBIT_LOOK = 2, LP_RABBIT_DECLARE = 3 };
+/* Channels: of the publishing connection, and of the consuming one. What goes wrong with a shop's
+ * queue, as when another has it for himself, costs a channel: it has its own. */
+enum {
+    LP_RABBIT_PUBLISH = 1,
+    LP_RABBIT_CONSUME = 1,
+    LP_RABBIT_LOOK = 2,
+    LP_RABBIT_DECLARE = 3,
+    LP_RABBIT_SHOP = 4,
+};
 
 /* A queue of orders. */
 typedef struct rabbit_queue {
@@ -31,9 +38,11 @@ typedef struct rabbit_queue {
     char word[LP_RABBIT_WORD_MAX + 1];
     char work[LP_RABBIT_NAME_MAX + 1];
     size_t number;
-    bool is_declared; /* on this connection */
-    lapse_ns settles; /* lp_clock_monotonic: from then on it survives a kill of the broker */
-    bool is_shops;    /* `work` is a shop's: orders are only taken from it */
+    bool is_declared;  /* on this connection */
+    lapse_ns settles;  /* lp_clock_monotonic: from then on it survives a kill of the broker */
+    bool is_shops;     /* `work` is a shop's: orders are only taken from it, */
+    lapse_ns retry_at; /* lp_clock_monotonic: and not before that, since it was refused */
+    uint16_t channel;  /* that its orders come on */
 
     unsigned serial;   /* of its consumer; its tag is made of `number` and this */
     bool consumes;     /* there is one */
@@ -71,7 +80,9 @@ typedef struct rabbit_sent {
     lp_job *job;             /* NULL: nobody's */
     rabbit_held *held;       /* what it takes the place of, or */
     rabbit_message *message; /* this, which nobody holds */
-    bool open;               /* not confirmed */
+    bool open;               /* not confirmed, and */
+    bool waived;             /* nobody waits for it: see lp_rabbit_flush */
+    bool ended;
     size_t bytes;
     bool to_shop;     /* to the exchange of a shop */
     lapse_ns settles; /* when all queues on its way have */
@@ -83,6 +94,7 @@ typedef struct rabbit_delays {
     struct {
         int64_t ms;
         unsigned count;
+        lapse_ns turn; /* in which it was counted last */
     } seen[LP_RABBIT_COUNTERS];
     int64_t fixed[LP_RABBIT_FIXED_MOST];
     bool is_declared[LP_RABBIT_FIXED_MOST];
@@ -90,12 +102,18 @@ typedef struct rabbit_delays {
     int fixed_count;
 } rabbit_delays;
 
+/* A look gives back what it has seen, which the broker counts as a delivery: with a policy's
+ * delivery-limit it would drop an order in the end. One that has been given back so often is
+ * published anew instead. */
+enum { LP_RABBIT_LOOKS = 2, LP_RABBIT_RENEW_BYTES = 64 << 20 /* kept for that in one look */ };
+
 /* A dead letter that a walk has shown. */
 typedef struct rabbit_shown {
     uint64_t tag;
     char *id;
     size_t id_len;
     int64_t generation;
+    rabbit_message *message; /* to be published anew; NULL: it is given back */
 } rabbit_shown;
 
 enum { LP_RABBIT_WARNING_MAX = 300, LP_RABBIT_WARNINGS = 2 };
@@ -104,15 +122,18 @@ typedef struct rabbit_store {
     lp_durable base; /* first */
     lp_store_config config;
     rabbit_settings settings;
-    rabbit_link out, in;                     /* publishing, consuming */
-    bool out_closed, in_closed, look_closed; /* channels: to be noted by lp_rabbit_note_losses */
-    int watch, timer;                        /* epoll over both and the timer: the driver's hint */
+    rabbit_link out, in;                    /* publishing, consuming */
+    bool out_closed;                        /* its channel, and */
+    bool in_closed[LP_RABBIT_CHANNELS + 1]; /* those of `in`: see lp_rabbit_note_losses */
+    int watch, timer;                       /* epoll over both and the timer: the driver's hint */
 
     rabbit_queue **queues;
     size_t queue_count, queue_room;
-    lapse_ns ahead;   /* UTC minus the scheduler's clock, when the connection was made */
-    lapse_ns turn_at; /* lp_clock_monotonic when the turn began */
-    int levels;       /* of the ladder that are declared */
+    lapse_ns ahead;       /* UTC minus the scheduler's clock, when the connection was made */
+    lapse_ns turn_at;     /* lp_clock_monotonic when the turn began */
+    lapse_ns breathed_at; /* and when both links were last read in it */
+    bool base_is_declared;
+    int levels; /* of the ladder that are declared */
     lapse_ns level_settles[LP_RABBIT_LEVELS + 1], dead_settles;
     int64_t links_made; /* connections so far */
     lapse_ns seen_at;   /* turn_at of the turn in which the broker has last answered */
@@ -122,26 +143,30 @@ typedef struct rabbit_store {
     size_t held_count;
     int64_t last_fence, last_generation;
 
-    /* Published since the last flush; the first has the number `sent_first`. */
+    /* Published since the last flush that left none open; the first has the number `sent_first`. */
     rabbit_sent *sent;
-    size_t sent_count, sent_room, sent_open, sent_bytes;
+    size_t sent_count, sent_room;
+    size_t sent_open, sent_bytes; /* that somebody waits for */
     uint64_t sent_first, published;
 
     rabbit_message *replaced; /* what goes on in queues that have not settled */
 
     rabbit_message *looked; /* what has come on LP_RABBIT_LOOK, first in first out */
     rabbit_queue *getting;  /* what comes without a consumer's tag is of this queue */
+    bool brings_back;       /* a queue was declared, and orders may have missed it; */
+    lapse_ns bring_back_at; /* lp_clock_monotonic: it has settled */
 
     /* A walk through the dead letters: those it has shown are unacknowledged until it ends. */
     uint64_t walk, walk_last;
+    unsigned looks; /* consumers so far for a look through the whole queue */
     rabbit_shown *shown;
-    size_t shown_count, shown_room;
+    size_t shown_count, shown_room, shown_bytes;
     lapse_ns walk_until; /* lp_clock_monotonic */
 
     uint64_t dead_dropped;
     char warnings[LP_RABBIT_WARNINGS][LP_RABBIT_WARNING_MAX];
     int warning_count;
-    bool work_is_gone; /* that of the shop */
+    char trouble[LP_RABBIT_WARNING_MAX]; /* with the shop's queue; "": there is none */
 } rabbit_store;
 
 /* -- rabbitmq.c -- */
@@ -154,10 +179,14 @@ void lp_rabbit_close_links(rabbit_store *d, bool politely);
  * nothing of these is in use. */
 void lp_rabbit_note_losses(rabbit_store *d);
 
+/* In a turn that takes long: read both links, or the broker takes who sends no heartbeat for dead. */
+void lp_rabbit_breathe(rabbit_store *d);
+
 /* The queue of a name, made if need be; NULL without memory. Or only if it is known. */
 rabbit_queue *lp_rabbit_queue(rabbit_store *d, const char *name);
 rabbit_queue *lp_rabbit_find_queue(const rabbit_store *d, const char *name);
-/* Have it declared. */
+/* Have it declared; and what all use. */
+int lp_rabbit_use_base(rabbit_store *d);
 int lp_rabbit_use_queue(rabbit_store *d, rabbit_queue *q);
 /* When what was declared since in.made was set to false has settled: 0: it has. */
 int lp_rabbit_settles(rabbit_store *d, lapse_ns *out);
@@ -184,7 +213,9 @@ int lp_rabbit_send_order(rabbit_store *d, const lp_turn *t, const rabbit_order *
 int lp_rabbit_way_settles(rabbit_store *d, const lp_turn *t, const rabbit_order *o, lapse_ns *out);
 int lp_rabbit_send_dead(rabbit_store *d, const rabbit_order *o, rabbit_sent sent);
 
-/* Wait for all confirms; jobs are answered, what was replaced is acknowledged. */
+/* Wait for all confirms; jobs are answered, what was replaced is acknowledged. A broker that takes
+ * nothing in is not waited for: what it has not confirmed lies in the socket, and will be taken in
+ * when it can be. So it is not published again, and what it takes the place of is not either. */
 int lp_rabbit_flush(rabbit_store *d);
 
 void lp_rabbit_note_confirm(rabbit_store *d, uint64_t number, bool multiple, bool accepted);
@@ -207,8 +238,8 @@ int lp_rabbit_send_to(rabbit_store *d, const char *exchange, const char *key, co
 /* What has come: to its queue, or to `looked`. */
 void lp_rabbit_take_in(rabbit_store *d, rabbit_message *m);
 void lp_rabbit_consumer_gone(rabbit_store *d, const char *consumer);
-/* The consuming channel, or the connection, is gone: what was held is not held any more. */
-void lp_rabbit_lose_held(rabbit_store *d);
+/* A channel, or the connection, is gone: what was held on it is not held any more. */
+void lp_rabbit_lose_held(rabbit_store *d, uint16_t channel);
 
 rabbit_held *lp_rabbit_find_held(rabbit_store *d, int64_t fence);
 void lp_rabbit_drop_held(rabbit_store *d, rabbit_held *h);
@@ -226,6 +257,9 @@ bool lp_rabbit_has_surplus(const rabbit_store *d);
 int lp_rabbit_claim(rabbit_store *d, lp_turn *t);
 int lp_rabbit_ask_for_less(rabbit_store *d);
 
+/* Nothing more is delivered, and what was on its way is here. */
+int lp_rabbit_end_consumers(rabbit_store *d);
+
 /* All that is ready goes back. */
 int lp_rabbit_return_ready(rabbit_store *d, const lp_turn *t);
 
@@ -239,6 +273,16 @@ int lp_rabbit_end_walk(rabbit_store *d);
 void lp_rabbit_forget_walk(rabbit_store *d); /* the channel is gone */
 void lp_rabbit_count_all(rabbit_store *d, lp_job *j);
 
+/* The next of a queue that is looked through, or in a queue of ours that is for good: 1; 0: there is
+ * none. Whether it is published anew when the look is over. */
+int lp_rabbit_look(rabbit_store *d, const char *queue, rabbit_message **out);
+bool lp_rabbit_is_worn(const rabbit_message *m);
+
+/* -- rabbitmq_unrouted.c -- */
+
+/* Orders that fell due for a queue that was not there, and is now. */
+int lp_rabbit_bring_back(rabbit_store *d, const lp_turn *t);
+
 /* -- rabbitmq_shop.c: a shop's own delay exchange and work queue -- */
 
 /* 1: the option is none of these. */
@@ -249,6 +293,8 @@ void lp_rabbit_free_shop(rabbit_shop *shop);
 /* Whether what the URL names is there; the work queue alone. */
 int lp_rabbit_find_shop(rabbit_store *d);
 int lp_rabbit_find_work(rabbit_store *d);
+/* Nothing can be taken from the work queue now, for what lp_fail has said. */
+void lp_rabbit_note_work(rabbit_store *d, rabbit_queue *q);
 
 /* Whether a new order goes to its exchange; have it wait there; what to say when it came back. */
 bool lp_rabbit_is_shops(const rabbit_store *d, const rabbit_order *o);

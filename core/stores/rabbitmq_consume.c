@@ -150,25 +150,40 @@ static void lose_queue(rabbit_queue *q)
     q->surplus_since = 0;
 }
 
-void lp_rabbit_lose_held(rabbit_store *d)
+static void lose_sent(rabbit_sent *s, uint16_t channel)
 {
-    for (size_t i = 0; i < d->sent_count; i++) {
-        lp_rabbit_free_message(d->sent[i].message);
-        d->sent[i].message = NULL;
-        d->sent[i].held = NULL;
+    if (s->message && s->message->channel == channel) {
+        lp_rabbit_free_message(s->message);
+        s->message = NULL;
     }
-    for (size_t i = 0; i < LP_RABBIT_HELD; i++)
-        while (d->held[i]) {
-            lp_rabbit_free_message(d->held[i]->message);
-            lp_rabbit_drop_held(d, d->held[i]);
+    if (s->held && s->held->message->channel == channel)
+        s->held = NULL;
+}
+
+void lp_rabbit_lose_held(rabbit_store *d, uint16_t channel)
+{
+    for (size_t i = 0; i < d->sent_count; i++)
+        lose_sent(&d->sent[i], channel);
+    for (size_t i = 0; d->held_count && i < LP_RABBIT_HELD; i++)
+        for (rabbit_held *h = d->held[i], *next; h; h = next) {
+            next = h->next;
+            if (h->message->channel != channel)
+                continue;
+            lp_rabbit_free_message(h->message);
+            lp_rabbit_drop_held(d, h);
         }
-    while (d->replaced) { /* It comes again. */
-        rabbit_message *m = d->replaced;
-        d->replaced = m->next;
+    for (rabbit_message **at = &d->replaced; *at;) {
+        rabbit_message *m = *at;
+        if (m->channel != channel) {
+            at = &m->next;
+            continue;
+        }
+        *at = m->next; /* It comes again. */
         lp_rabbit_free_message(m);
     }
     for (size_t i = 0; i < d->queue_count; i++)
-        lose_queue(d->queues[i]);
+        if (d->queues[i]->channel == channel)
+            lose_queue(d->queues[i]);
 }
 
 /* -- Back to the broker -- */
@@ -253,7 +268,7 @@ lapse_ns lp_rabbit_next_lease(const rabbit_store *d)
     lapse_ns next = LAPSE_FOREVER;
     for (size_t i = 0; d->held_count && i < LP_RABBIT_HELD; i++)
         for (const rabbit_held *h = d->held[i]; h; h = h->next)
-            next = h->lease_end < next ? h->lease_end : next;
+            next = !h->settling && h->lease_end < next ? h->lease_end : next;
     return next;
 }
 
@@ -267,28 +282,51 @@ bool lp_rabbit_has_surplus(const rabbit_store *d)
 
 /* -- Asking for more -- */
 
-static int end_consumer(rabbit_store *d, rabbit_queue *q)
+static void forget_consumer(rabbit_queue *q, char tag[32])
 {
-    char tag[32];
-    snprintf(tag, sizeof tag, "%zu.%u", q->number, q->serial);
-    amqp_basic_cancel_t m = {.consumer_tag = amqp_cstring_bytes(tag), .nowait = 1};
+    snprintf(tag, 32, "%zu.%u", q->number, q->serial);
     q->consumes = false;
     q->unacked = 0;
     q->surplus_since = 0;
-    return lp_rabbit_send(&d->in, LP_RABBIT_CONSUME, AMQP_BASIC_CANCEL_METHOD, &m);
 }
 
-static int set_prefetch(rabbit_store *d, unsigned most)
+static int end_consumer(rabbit_store *d, rabbit_queue *q)
+{
+    char tag[32];
+    forget_consumer(q, tag);
+    amqp_basic_cancel_t m = {.consumer_tag = amqp_cstring_bytes(tag), .nowait = 1};
+    return lp_rabbit_send(&d->in, q->channel, AMQP_BASIC_CANCEL_METHOD, &m);
+}
+
+/* The answer comes after all that was delivered. */
+int lp_rabbit_end_consumers(rabbit_store *d)
+{
+    int code = LAPSE_OK;
+    for (size_t i = 0; code >= 0 && i < d->queue_count; i++) {
+        rabbit_queue *q = d->queues[i];
+        char tag[32];
+        if (!q->consumes)
+            continue;
+        forget_consumer(q, tag);
+        amqp_basic_cancel_t m = {.consumer_tag = amqp_cstring_bytes(tag)};
+        code = lp_rabbit_call(&d->in, q->channel, AMQP_BASIC_CANCEL_METHOD, &m,
+                              AMQP_BASIC_CANCEL_OK_METHOD, 0);
+    }
+    lp_rabbit_note_losses(d);
+    return code;
+}
+
+static int set_prefetch(rabbit_store *d, const rabbit_queue *q, unsigned most)
 {
     amqp_basic_qos_t m = {.prefetch_count = (uint16_t)most};
-    return lp_rabbit_call(&d->in, LP_RABBIT_CONSUME, AMQP_BASIC_QOS_METHOD, &m,
-                          AMQP_BASIC_QOS_OK_METHOD, 0);
+    return lp_rabbit_call(&d->in, q->channel, AMQP_BASIC_QOS_METHOD, &m, AMQP_BASIC_QOS_OK_METHOD,
+                          0);
 }
 
 static int start_consumer(rabbit_store *d, rabbit_queue *q, unsigned most)
 {
     char tag[32];
-    int code = set_prefetch(d, most);
+    int code = set_prefetch(d, q, most);
     if (code < 0)
         return code;
     snprintf(tag, sizeof tag, "%zu.%u", q->number, ++q->serial);
@@ -297,7 +335,7 @@ static int start_consumer(rabbit_store *d, rabbit_queue *q, unsigned most)
     q->consumes = true;
     q->prefetch = most;
     q->unacked = 0;
-    code = lp_rabbit_call(&d->in, LP_RABBIT_CONSUME, AMQP_BASIC_CONSUME_METHOD, &m,
+    code = lp_rabbit_call(&d->in, q->channel, AMQP_BASIC_CONSUME_METHOD, &m,
                           AMQP_BASIC_CONSUME_OK_METHOD, 0);
     q->consumes = q->consumes && code == LAPSE_OK;
     return code;
@@ -310,8 +348,9 @@ static int get_some(rabbit_store *d, rabbit_queue *q, unsigned most)
     unsigned n = 0;
     d->getting = q;
     while (code == 1 && n < most) {
-        code = lp_rabbit_get(&d->in, LP_RABBIT_CONSUME, q->work);
+        code = lp_rabbit_get(&d->in, q->channel, q->work);
         n += code == 1;
+        lp_rabbit_breathe(d);
     }
     d->getting = NULL;
     return code < 0 ? code : (int)n;
@@ -363,7 +402,7 @@ static int get_all(rabbit_store *d, rabbit_queue *q)
     if (code == LAPSE_OK)
         code = get_some(d, q, UINT32_MAX);
     if (code >= 0)
-        code = set_prefetch(d, 0);
+        code = set_prefetch(d, q, 0);
     return code < 0 ? code : end_consumer(d, q);
 }
 
@@ -400,28 +439,43 @@ static int note_wanted(rabbit_store *d, const lp_turn *t)
     return LAPSE_OK;
 }
 
+static int ask(rabbit_store *d, rabbit_queue *q)
+{
+    q->looked = q->wanted > 0;
+    int code = q->looked ? lp_rabbit_use_queue(d, q) : LAPSE_OK;
+    if (code < 0)
+        return code;
+    if (d->config.manual)
+        code = q->looked ? get_all(d, q) : LAPSE_OK;
+    else
+        code = ask_for(d, q);
+    if (code == LAPSE_EDATA && d->in.closed_code == AMQP_NOT_FOUND)
+        q->is_declared = false; /* It was deleted: the next turn sees to it. */
+    return code;
+}
+
+/* The others go on without it, and it may come back. */
+static int ask_shop(rabbit_store *d, rabbit_queue *q)
+{
+    q->looked = false;
+    if (lp_clock_monotonic() < q->retry_at)
+        return LAPSE_OK;
+    int code = ask(d, q);
+    if (code != LAPSE_EDATA) {
+        if (code >= 0 && q->is_declared)
+            *d->trouble = '\0';
+        return code;
+    }
+    q->looked = false;
+    lp_rabbit_note_work(d, q);
+    return LAPSE_OK;
+}
+
 static int ask_for_all(rabbit_store *d, const lp_turn *t)
 {
     int code = note_wanted(d, t);
-    for (size_t i = 0; code >= 0 && i < d->queue_count; i++) {
-        rabbit_queue *q = d->queues[i];
-        bool looks = q->wanted > 0;
-        if (looks)
-            code = lp_rabbit_use_queue(d, q);
-        if (code < 0 && q->is_shops && d->in.connection) {
-            code = LAPSE_OK; /* The others go on, and it may come back. */
-            continue;
-        }
-        if (code < 0)
-            return code;
-        q->looked = looks;
-        if (d->config.manual)
-            code = looks ? get_all(d, q) : LAPSE_OK;
-        else
-            code = ask_for(d, q);
-        if (code == LAPSE_EDATA && d->in.closed_code == AMQP_NOT_FOUND)
-            q->is_declared = false; /* It was deleted: the next turn sees to it. */
-    }
+    for (size_t i = 0; code >= 0 && i < d->queue_count; i++)
+        code = d->queues[i]->is_shops ? ask_shop(d, d->queues[i]) : ask(d, d->queues[i]);
     return code;
 }
 
@@ -498,6 +552,8 @@ static lapse_ns next_of(const rabbit_store *d, const lp_turn *t, const lp_want *
         /* Without a consumer, or a look, it is not known what there is. */
         bool known = d->config.manual ? q->is_known || q->looked : free_slots(q) > 0;
         lapse_ns at = known ? LAPSE_FOREVER : t->now;
+        if (q->is_shops && !q->is_declared)
+            at = lp_add_ns(t->now, d->settings.poll); /* The shop is to declare it again. */
         if (q->ready || (known && d->config.manual && !q->looked && q->first < LAPSE_FOREVER))
             at = lp_rabbit_scheduler_time(d, t, q->ready ? start_of(q->ready) : q->first);
         next = at < next ? at : next;
@@ -540,7 +596,7 @@ static int give_rest_of(rabbit_store *d, rabbit_queue *q)
         lp_rabbit_free_message(m);
     }
     if (count && !d->held_count)
-        code = lp_rabbit_requeue(&d->in, LP_RABBIT_CONSUME, last, true);
+        code = lp_rabbit_requeue(&d->in, q->channel, last, true);
     return code < 0 ? code : lp_rabbit_await_count(&d->in, LP_RABBIT_DECLARE, q->work, count);
 }
 

@@ -19,14 +19,44 @@ static const char *name_dead(const rabbit_store *d)
     return name;
 }
 
-/* The next of the queue: 1, 0 when there is none. */
-static int look(rabbit_store *d, rabbit_message **out)
+/* Somebody has deleted the queue, and what was in it: it is declared anew when it is used next. */
+static int or_deleted(rabbit_store *d, int code)
 {
-    int code = lp_rabbit_get(&d->in, LP_RABBIT_LOOK, name_dead(d));
+    if (code != LAPSE_EDATA || d->in.closed_code != AMQP_NOT_FOUND)
+        return code;
+    lp_rabbit_forget_topology(d);
+    return 0;
+}
+
+int lp_rabbit_look(rabbit_store *d, const char *queue, rabbit_message **out)
+{
+    int code = or_deleted(d, lp_rabbit_get(&d->in, LP_RABBIT_LOOK, queue));
     *out = code == 1 ? d->looked : NULL;
     if (*out)
         d->looked = (*out)->next;
+    lp_rabbit_breathe(d);
     return code < 0 ? code : *out != NULL;
+}
+
+static int look(rabbit_store *d, rabbit_message **out)
+{
+    return lp_rabbit_look(d, name_dead(d), out);
+}
+
+bool lp_rabbit_is_worn(const rabbit_message *m)
+{
+    return m->is_ours && !m->bad && m->redeliveries >= LP_RABBIT_LOOKS;
+}
+
+/* Takes it over; it is acknowledged, or goes back, once that is confirmed. Without the channel that
+ * it came on it is back already. */
+static void publish_anew(rabbit_store *d, rabbit_message *m)
+{
+    bool is_here = d->in.connection && d->in.is_open[LP_RABBIT_LOOK];
+    if (is_here && lp_rabbit_send_dead(d, &m->order, (rabbit_sent){.message = m}) == LAPSE_OK)
+        return;
+    (void)lp_rabbit_requeue(&d->in, LP_RABBIT_LOOK, m->tag, false);
+    lp_rabbit_free_message(m);
 }
 
 /* -- A walk: what it has shown is not acknowledged until it ends -- */
@@ -42,19 +72,59 @@ static int give_back_to(rabbit_store *d, uint64_t tag, uint64_t count)
 
 void lp_rabbit_forget_walk(rabbit_store *d)
 {
-    for (size_t i = 0; i < d->shown_count; i++)
+    for (size_t i = 0; i < d->shown_count; i++) {
+        lp_rabbit_free_message(d->shown[i].message);
         free(d->shown[i].id);
+    }
     free(d->shown);
     d->shown = NULL;
-    d->shown_count = d->shown_room = 0;
+    d->shown_count = d->shown_room = d->shown_bytes = 0;
     d->walk = 0;
+}
+
+/* One by one, since some are published anew: oldest first, so that these keep their order. */
+static int end_worn_walk(rabbit_store *d)
+{
+    uint64_t count = d->shown_count;
+    for (size_t i = 0; i < d->shown_count; i++) {
+        rabbit_message *m = d->shown[i].message;
+        d->shown[i].message = NULL;
+        if (m)
+            publish_anew(d, m);
+        else
+            (void)lp_rabbit_requeue(&d->in, LP_RABBIT_LOOK, d->shown[i].tag, false);
+    }
+    lp_rabbit_forget_walk(d);
+    lp_rabbit_flush(d);
+    return lp_rabbit_await_count(&d->in, LP_RABBIT_DECLARE, name_dead(d), count);
 }
 
 int lp_rabbit_end_walk(rabbit_store *d)
 {
+    if (d->shown_bytes)
+        return end_worn_walk(d);
     uint64_t count = d->shown_count, tag = count ? d->shown[count - 1].tag : 0;
     lp_rabbit_forget_walk(d);
     return give_back_to(d, tag, count);
+}
+
+/* Whether it is to be kept, so as to be published anew. */
+static bool is_kept(size_t *bytes, const rabbit_message *m)
+{
+    size_t size = sizeof *m + m->order.payload_len;
+    if (!lp_rabbit_is_worn(m) || size > LP_RABBIT_RENEW_BYTES - *bytes)
+        return false;
+    *bytes += size;
+    return true;
+}
+
+/* Frees it, or takes it over. */
+static void keep_or_free(rabbit_store *d, rabbit_message *m, bool shown)
+{
+    if (shown && is_kept(&d->shown_bytes, m))
+        d->shown[d->shown_count - 1].message = m;
+    else
+        lp_rabbit_free_message(m);
 }
 
 static bool remember(rabbit_store *d, const rabbit_message *m)
@@ -78,6 +148,7 @@ static bool remember(rabbit_store *d, const rabbit_message *m)
 
 static void forget_shown(rabbit_store *d, size_t at)
 {
+    lp_rabbit_free_message(d->shown[at].message);
     free(d->shown[at].id);
     d->shown_count--;
     memmove(d->shown + at, d->shown + at + 1, (d->shown_count - at) * sizeof *d->shown);
@@ -96,6 +167,14 @@ static char *copy_bytes(const void *bytes, size_t len)
     return copy;
 }
 
+/* What others have written there may be anything. */
+static char *copy_error(const char *error)
+{
+    char text[LP_TEXT_MAX + 1];
+    lp_text_clip(text, error);
+    return strdup(text);
+}
+
 static int show(const rabbit_store *d, const lp_turn *t, const rabbit_message *m, lapse_info *out)
 {
     const rabbit_order *o = &m->order;
@@ -111,7 +190,7 @@ static int show(const rabbit_store *d, const lp_turn *t, const rabbit_message *m
                      .generation = o->generation,
                      .attempt = o->attempt,
                      .reason = o->reason,
-                     .error = o->error ? strdup(o->error) : NULL};
+                     .error = o->error ? copy_error(o->error) : NULL};
     if (out->id && out->queue && (out->payload || !o->payload_len) && (out->error || !o->error))
         return LAPSE_OK;
     lapse_info_free(out);
@@ -126,8 +205,9 @@ static int list_some(rabbit_store *d, const lp_turn *t, lp_job *j, bool *over)
         code = look(d, &m);
         if (code != 1)
             break;
-        code = remember(d, m) ? show(d, t, m, &j->infos[n]) : lp_fail_memory();
-        lp_rabbit_free_message(m);
+        bool known = remember(d, m);
+        code = known ? show(d, t, m, &j->infos[n]) : lp_fail_memory();
+        keep_or_free(d, m, known);
         if (code == LAPSE_OK) {
             n++;
             code = 1;
@@ -212,6 +292,8 @@ typedef struct seen {
     int64_t deleted;
     uint64_t *tags;
     size_t count, room;
+    rabbit_message *worn, **worn_end; /* to be published anew: not among the tags */
+    size_t worn_bytes;
     int code;
 } seen;
 
@@ -238,8 +320,14 @@ static void see(rabbit_store *d, seen *s, rabbit_message *m)
         lp_rabbit_free_message(m);
         return;
     }
+    bool better = is && (!s->best || s->best->order.generation <= m->order.generation);
+    if (!better && is_kept(&s->worn_bytes, m)) {
+        *s->worn_end = m;
+        s->worn_end = &m->next;
+        return;
+    }
     note_seen(s, m->tag);
-    if (!is || (s->best && s->best->order.generation > m->order.generation)) {
+    if (!better) {
         lp_rabbit_free_message(m);
         return;
     }
@@ -258,15 +346,18 @@ static void see_all(rabbit_store *d, seen *s)
 }
 
 /* Through the whole queue: a consumer is sent it, up to what it may have at once; a get that finds
- * nothing comes after that. */
+ * nothing comes after that. Each consumer has its own name: RabbitMQ 3.10 ends the connection of one
+ * that begins again while what it was sent before is on its way back. */
 static int look_through(rabbit_store *d, seen *s)
 {
-    static const char tag[] = "look";
+    char tag[32];
     amqp_basic_qos_t all = {.prefetch_count = 1000};
+    s->worn_end = &s->worn;
     int code = lp_rabbit_call(&d->in, LP_RABBIT_LOOK, AMQP_BASIC_QOS_METHOD, &all,
                               AMQP_BASIC_QOS_OK_METHOD, 0);
     int got = 1;
     while (code >= 0 && got == 1) {
+        snprintf(tag, sizeof tag, "look.%u", ++d->looks);
         amqp_basic_consume_t begin = {.queue = amqp_cstring_bytes(name_dead(d)),
                                       .consumer_tag = amqp_cstring_bytes(tag)};
         amqp_basic_cancel_t end = {.consumer_tag = amqp_cstring_bytes(tag)};
@@ -279,7 +370,9 @@ static int look_through(rabbit_store *d, seen *s)
             code = lp_rabbit_call(&d->in, LP_RABBIT_LOOK, AMQP_BASIC_CANCEL_METHOD, &end,
                                   AMQP_BASIC_CANCEL_OK_METHOD, 0);
         see_all(d, s);
+        lp_rabbit_breathe(d);
     }
+    code = or_deleted(d, code);
     return code < 0 ? code : s->code;
 }
 
@@ -287,18 +380,26 @@ static int look_through(rabbit_store *d, seen *s)
 static void give_back_seen(rabbit_store *d, seen *s, uint64_t but)
 {
     uint64_t last = 0, count = 0;
+    bool one_by_one = d->shown_count || s->worn;
     for (size_t i = 0; i < s->count; i++) {
         if (s->tags[i] == but)
             continue;
         last = s->tags[i];
         count++;
-        if (d->shown_count)
+        if (one_by_one)
             (void)lp_rabbit_requeue(&d->in, LP_RABBIT_LOOK, last, false);
     }
-    if (!d->shown_count)
+    if (!one_by_one)
         (void)give_back_to(d, last, count);
     free(s->tags);
     s->tags = NULL;
+    while (s->worn) {
+        rabbit_message *m = s->worn;
+        s->worn = m->next;
+        m->next = NULL;
+        publish_anew(d, m);
+    }
+    lp_rabbit_flush(d);
 }
 
 static int unknown(const lp_job *j)
@@ -423,7 +524,7 @@ static int purge_all(rabbit_store *d, lp_job *j)
         code = lp_rabbit_call(&d->in, LP_RABBIT_LOOK, AMQP_QUEUE_PURGE_METHOD, &m,
                               AMQP_QUEUE_PURGE_OK_METHOD, 0);
     j->answer += code == LAPSE_OK ? d->in.count : 0;
-    return code;
+    return or_deleted(d, code);
 }
 
 void lp_rabbit_purge(rabbit_store *d, lp_job *j)

@@ -5,6 +5,7 @@
 #include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -37,10 +38,13 @@ static void forget(rabbit_link *l)
         lp_rabbit_free_message(l->coming[i]);
         l->coming[i] = NULL;
     }
+    /* A child that was forked keeps the socket open, and an epoll would tell of it for ever. */
+    if (l->connection && l->watch >= 0)
+        (void)epoll_ctl(l->watch, EPOLL_CTL_DEL, l->fd, NULL);
     if (l->connection)
         amqp_destroy_connection(l->connection);
     l->connection = NULL;
-    l->fd = -1;
+    l->fd = l->watch = -1;
     l->blocked = false;
     l->awaits = 0;
     memset(l->is_open, 0, sizeof l->is_open);
@@ -83,8 +87,18 @@ void lp_rabbit_disconnect(rabbit_link *l, bool politely)
 
 /* -- Connecting -- */
 
+static int untrusted(const rabbit_settings *s, const char *what)
+{
+    return lp_fail(LAPSE_ESYSTEM, "RabbitMQ at %s:%u shows a certificate %s",
+                   lp_text_quote(s->host, strnlen(s->host, 120)), s->port, what);
+}
+
 static int unreachable(const rabbit_settings *s, int status)
 {
+    if (status == AMQP_STATUS_SSL_PEER_VERIFY_FAILED)
+        return untrusted(s, "that is not trusted: name its CA with the URL option cacert");
+    if (status == AMQP_STATUS_SSL_HOSTNAME_VERIFY_FAILED)
+        return untrusted(s, "for another name: use a host name that stands in it, not an address");
     return lp_fail(LAPSE_EOFFLINE, "RabbitMQ at %s:%u cannot be reached: %s",
                    lp_text_quote(s->host, strnlen(s->host, 120)), s->port,
                    amqp_error_string2(status));
@@ -190,7 +204,7 @@ static int log_in(rabbit_link *l)
 int lp_rabbit_connect(rabbit_link *l, const rabbit_settings *settings, const rabbit_ears *ears,
                       void *arg)
 {
-    *l = (rabbit_link){.settings = settings, .ears = ears, .arg = arg, .fd = -1};
+    *l = (rabbit_link){.settings = settings, .ears = ears, .arg = arg, .fd = -1, .watch = -1};
     l->connection = amqp_new_connection();
     if (!l->connection)
         return lp_fail_memory();
@@ -491,15 +505,32 @@ int lp_rabbit_publish(rabbit_link *l, uint16_t channel, const char *exchange, co
     return status == AMQP_STATUS_OK ? LAPSE_OK : lose_for(l, status);
 }
 
+/* On a channel that the broker has closed there is nothing to say any more: it has taken back all
+ * that was delivered there. */
+static int is_over(const rabbit_link *l, uint16_t channel)
+{
+    if (!l->connection)
+        return no_link();
+    return l->is_open[channel]
+               ? LAPSE_OK
+               : lp_fail(LAPSE_ESTALE, "RabbitMQ has closed the channel: %.200s", l->closed_for);
+}
+
 int lp_rabbit_ack(rabbit_link *l, uint16_t channel, uint64_t tag, bool multiple)
 {
     amqp_basic_ack_t m = {.delivery_tag = tag, .multiple = multiple};
+    int code = is_over(l, channel);
+    if (code < 0)
+        return code;
     return lp_rabbit_send(l, channel, AMQP_BASIC_ACK_METHOD, &m);
 }
 
 int lp_rabbit_requeue(rabbit_link *l, uint16_t channel, uint64_t tag, bool multiple)
 {
     amqp_basic_nack_t m = {.delivery_tag = tag, .multiple = multiple, .requeue = 1};
+    int code = is_over(l, channel);
+    if (code < 0)
+        return code;
     return lp_rabbit_send(l, channel, AMQP_BASIC_NACK_METHOD, &m);
 }
 

@@ -19,7 +19,7 @@
 
 #include "lapse.h"
 
-enum { LP_RABBIT_PREFIX_MAX = 64, LP_RABBIT_NAME_MAX = 255, LP_RABBIT_CHANNELS = 3 };
+enum { LP_RABBIT_PREFIX_MAX = 64, LP_RABBIT_NAME_MAX = 255, LP_RABBIT_CHANNELS = 4 };
 
 /* -- rabbitmq_url.c: what a URL says -- */
 
@@ -128,6 +128,7 @@ typedef struct rabbit_link {
     const rabbit_ears *ears;
     void *arg;
     int fd;
+    int watch; /* an epoll that has `fd`; -1: none */
     bool is_open[LP_RABBIT_CHANNELS + 1];
     char closed_for[200]; /* what the broker said when it last closed a channel */
     int closed_code;

@@ -127,6 +127,14 @@ static const char *fault_of(const amqp_table_t *headers, amqp_bytes_t id)
     return NULL;
 }
 
+/* Any client may write such a header, of any length. */
+enum { DEATH_MAX = 255, SAID = 32 + 2 * DEATH_MAX };
+
+static int clipped(amqp_bytes_t text)
+{
+    return text.len < DEATH_MAX ? (int)text.len : DEATH_MAX;
+}
+
 /* What the broker did to one that says nothing itself. */
 static void read_death(rabbit_message *m, const amqp_table_t *death, char **at)
 {
@@ -137,8 +145,8 @@ static void read_death(rabbit_message *m, const amqp_table_t *death, char **at)
     if (when && when->kind == AMQP_FIELD_KIND_TIMESTAMP && when->value.u64 < INT64_MAX / 1000000000)
         m->order.ended = LAPSE_SECONDS((int64_t)when->value.u64);
     m->order.error = *at;
-    *at += sprintf(*at, "RabbitMQ: %.*s in %.*s", (int)why.len, (const char *)why.bytes,
-                   (int)where.len, (const char *)where.bytes) +
+    *at += snprintf(*at, SAID, "RabbitMQ: %.*s in %.*s", clipped(why), (const char *)why.bytes,
+                    clipped(where), (const char *)where.bytes) +
            1;
 }
 
@@ -149,7 +157,6 @@ bool lp_rabbit_read_properties(rabbit_message *m, const amqp_basic_properties_t 
     amqp_bytes_t id = p->_flags & AMQP_BASIC_MESSAGE_ID_FLAG ? p->message_id : amqp_empty_bytes;
     amqp_bytes_t queue = bytes_of(find(h, "lapse-queue")), error = bytes_of(find(h, "lapse-error"));
     const amqp_table_t *death = last_death(h);
-    enum { SAID = 32 + 2 * 255 };
     char *at = m->text = malloc(id.len + queue.len + error.len + 3 + SAID);
     if (!at)
         return false;

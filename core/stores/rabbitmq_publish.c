@@ -19,7 +19,10 @@ static const lapse_ns BLOCKED_LIMIT = LAPSE_SECONDS(1);
 /* -- Delays that come again and again -- */
 
 static const int64_t GRID_MS = 50; /* what a queue of one delay may add to it */
-enum { OFTEN = 32 };
+
+/* A queue that is made is never deleted. So it is made only for what looks like a setting, whole
+ * seconds that are asked for in many turns, and not for a batch that is due at some instant. */
+enum { OFTEN = 32, WHOLE_MS = 1000 };
 
 static int find_fixed(const rabbit_delays *k, int64_t ms)
 {
@@ -29,18 +32,23 @@ static int find_fixed(const rabbit_delays *k, int64_t ms)
     return -1;
 }
 
-/* As of Misra and Gries: what is more than one in so many of all delays is among those counted. */
-static unsigned count_delay(rabbit_delays *k, int64_t ms)
+/* As of Misra and Gries: what is more than one in so many of all delays is among those counted. What
+ * is asked for in one turn is one batch, and counts once. */
+static unsigned count_delay(rabbit_delays *k, int64_t ms, lapse_ns turn)
 {
     int free_one = -1;
     for (int i = 0; i < LP_RABBIT_COUNTERS; i++) {
-        if (k->seen[i].count && k->seen[i].ms == ms)
-            return ++k->seen[i].count;
+        if (k->seen[i].count && k->seen[i].ms == ms) {
+            k->seen[i].count += k->seen[i].turn != turn;
+            k->seen[i].turn = turn;
+            return k->seen[i].count;
+        }
         if (!k->seen[i].count)
             free_one = i;
     }
     if (free_one >= 0) {
         k->seen[free_one].ms = ms;
+        k->seen[free_one].turn = turn;
         return k->seen[free_one].count = 1;
     }
     for (int i = 0; i < LP_RABBIT_COUNTERS; i++)
@@ -57,7 +65,7 @@ int lp_rabbit_fixed(rabbit_store *d, lapse_ns delay)
         ms > LAPSE_DAYS(3650) / LAPSE_MS(1))
         return found;
     int64_t grid = (ms + GRID_MS - 1) / GRID_MS * GRID_MS;
-    if (count_delay(k, grid) < OFTEN)
+    if (grid % WHOLE_MS || count_delay(k, grid, d->turn_at) < OFTEN)
         return -1;
     k->is_declared[k->fixed_count] = false;
     k->fixed[k->fixed_count] = grid;
@@ -77,6 +85,14 @@ static rabbit_sent *find_sent(rabbit_store *d, uint64_t number)
     return number >= d->sent_first && at < d->sent_count ? &d->sent[at] : NULL;
 }
 
+static void stop_waiting(rabbit_store *d, const rabbit_sent *s)
+{
+    if (s->waived)
+        return;
+    d->sent_open--;
+    d->sent_bytes -= s->bytes;
+}
+
 static void end_one(rabbit_store *d, rabbit_sent *s, sent_state how)
 {
     if (!s->open)
@@ -84,8 +100,18 @@ static void end_one(rabbit_store *d, rabbit_sent *s, sent_state how)
     s->open = false;
     if (s->state == SENT)
         s->state = how;
-    d->sent_open--;
-    d->sent_bytes -= s->bytes;
+    stop_waiting(d, s);
+}
+
+static void waive_all(rabbit_store *d)
+{
+    for (size_t i = 0; i < d->sent_count; i++) {
+        rabbit_sent *s = &d->sent[i];
+        if (!s->open || s->waived)
+            continue;
+        stop_waiting(d, s);
+        s->waived = true;
+    }
 }
 
 void lp_rabbit_note_confirm(rabbit_store *d, uint64_t number, bool multiple, bool accepted)
@@ -111,7 +137,20 @@ void lp_rabbit_lose_sent(rabbit_store *d)
         end_one(d, &d->sent[i], LOST);
 }
 
-/* Until no more than that is under way; what is not confirmed in time is lost. */
+/* What has not been confirmed in time. */
+static void give_up_waiting(rabbit_store *d)
+{
+    if (d->out.blocked) {
+        lp_fail(LAPSE_ETIMEOUT, "RabbitMQ takes nothing in: %.100s", d->out.blocked_for);
+        waive_all(d);
+        return;
+    }
+    lp_rabbit_disconnect(&d->out, false); /* A late confirm has no meaning any more. */
+    lp_rabbit_lose_sent(d);
+    lp_fail(LAPSE_ETIMEOUT, "RabbitMQ has not confirmed within the URL option timeout");
+}
+
+/* Until no more than that is under way. */
 static void await_confirms(rabbit_store *d, size_t messages, size_t bytes)
 {
     lapse_ns start = lp_clock_monotonic();
@@ -120,16 +159,15 @@ static void await_confirms(rabbit_store *d, size_t messages, size_t bytes)
         if (d->out.blocked && limit > BLOCKED_LIMIT)
             limit = BLOCKED_LIMIT;
         lapse_ns left = lp_add_ns(start, limit) - lp_clock_monotonic();
-        int code = left > 0 ? lp_rabbit_pump(&d->out, left < LAPSE_MS(100) ? left : LAPSE_MS(100))
-                            : LAPSE_ETIMEOUT;
-        if (code == LAPSE_ETIMEOUT && d->out.blocked)
-            lp_fail(code, "RabbitMQ takes nothing in: %.100s", d->out.blocked_for);
-        else if (code == LAPSE_ETIMEOUT)
-            lp_fail(code, "RabbitMQ has not confirmed within the URL option timeout");
-        if (code == LAPSE_ETIMEOUT)
-            lp_rabbit_disconnect(&d->out, false); /* A late confirm has no meaning any more. */
-        if (code < 0 || d->out_closed)
+        lp_rabbit_breathe(d);
+        if (left <= 0)
+            give_up_waiting(d);
+        else if (lp_rabbit_pump(&d->out, left < LAPSE_MS(100) ? left : LAPSE_MS(100)) < 0)
             lp_rabbit_lose_sent(d);
+        if (d->out_closed) {
+            lp_rabbit_lose_sent(d);
+            lp_fail(LAPSE_EUNSURE, "RabbitMQ has closed the channel: %.200s", d->out.closed_for);
+        }
     }
 }
 
@@ -337,6 +375,9 @@ int lp_rabbit_send_order(rabbit_store *d, const lp_turn *t, const rabbit_order *
 int lp_rabbit_send_dead(rabbit_store *d, const rabbit_order *o, rabbit_sent sent)
 {
     char name[LP_RABBIT_NAME_MAX + 1];
+    int code = lp_rabbit_use_base(d);
+    if (code < 0)
+        return code;
     lp_rabbit_name(name, d->settings.prefix, "dead");
     sent.settles = d->dead_settles;
     return lp_rabbit_send_to(d, "", name, o, sent);
@@ -416,10 +457,19 @@ static void put_off(const rabbit_store *d, lp_job *j, lapse_ns settles)
     j->fence = j->answer;
 }
 
+/* Whether it was done shows later: what it takes the place of waits for that. */
+static void end_job(rabbit_store *d, rabbit_sent *s, const lp_detail *why)
+{
+    if (s->job)
+        lp_job_fail(s->job, fault_of(d, s, why));
+    s->job = NULL;
+}
+
 static void end_sent(rabbit_store *d, rabbit_sent *s, const lp_detail *lost)
 {
     bool accepted = s->state == ACCEPTED;
     int code = accepted ? LAPSE_OK : fault_of(d, s, lost);
+    s->ended = true;
     if (!accepted && s->job)
         lp_job_fail(s->job, code);
     else if (s->job)
@@ -435,7 +485,9 @@ static void end_sent(rabbit_store *d, rabbit_sent *s, const lp_detail *lost)
         finish_at(d, s->message, s->settles);
     else if (s->message)
         give_up(d, s->message);
-    s->message = NULL;
+    s->message = NULL; /* It may stand here for a while yet, and these are gone. */
+    s->held = NULL;
+    s->job = NULL;
 }
 
 int lp_rabbit_flush(rabbit_store *d)
@@ -444,8 +496,16 @@ int lp_rabbit_flush(rabbit_store *d)
     await_confirms(d, 0, 0);
     lp_detail_save(&lost);
     lp_rabbit_note_losses(d); /* Of what was held, some may be gone. */
-    for (size_t i = 0; i < d->sent_count; i++)
-        end_sent(d, &d->sent[i], &lost);
-    d->sent_count = 0;
+    size_t open = 0;
+    for (size_t i = 0; i < d->sent_count; i++) {
+        rabbit_sent *s = &d->sent[i];
+        open += s->open;
+        if (s->open)
+            end_job(d, s, &lost);
+        else if (!s->ended)
+            end_sent(d, s, &lost);
+    }
+    if (!open)
+        d->sent_count = 0;
     return LAPSE_OK;
 }

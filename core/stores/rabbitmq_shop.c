@@ -117,6 +117,21 @@ int lp_rabbit_find_work(rabbit_store *d)
     return not_there(&d->in, code, "work", work);
 }
 
+void lp_rabbit_note_work(rabbit_store *d, rabbit_queue *q)
+{
+    q->is_declared = false;
+    q->retry_at = lp_add_ns(lp_clock_monotonic(), d->settings.poll);
+    if (d->in.closed_code == AMQP_NOT_FOUND)
+        snprintf(
+            d->trouble, sizeof d->trouble, "%s",
+            "the queue of the URL option work is gone from RabbitMQ: the orders in it are too, "
+            "and none come from there until it is declared again");
+    else
+        snprintf(d->trouble, sizeof d->trouble,
+                 "RabbitMQ lets nothing be taken from the queue of the URL option work: %.150s",
+                 d->in.closed_for);
+}
+
 int lp_rabbit_find_shop(rabbit_store *d)
 {
     const rabbit_shop *shop = &d->settings.shop;

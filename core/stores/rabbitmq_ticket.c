@@ -44,12 +44,18 @@ static void look_at(const ticket_store *d, int fd)
         (void)epoll_ctl(d->watch, EPOLL_CTL_ADD, fd, &event);
 }
 
+static void look_at_link(const ticket_store *d, rabbit_link *l)
+{
+    look_at(d, l->fd);
+    l->watch = l->fd >= 0 ? d->watch : -1;
+}
+
 static int hint_fd(lp_durable *durable)
 {
-    const ticket_store *d = of(durable);
+    ticket_store *d = of(durable);
     look_at(d, d->inside->ops->hint_fd(d->inside));
-    look_at(d, d->waker.in.fd);
-    look_at(d, d->waker.out.fd);
+    look_at_link(d, &d->waker.in);
+    look_at_link(d, &d->waker.out);
     return d->watch;
 }
 

@@ -172,7 +172,8 @@ static int declare_as(rabbit_link *l, uint16_t channel, const char *name, const 
 static int mark_young(rabbit_link *l, uint16_t channel)
 {
     char name[LP_RABBIT_NAME_MAX + 1];
-    const argument arguments[] = {{"x-expires", NULL, l->settings->settle / LAPSE_MS(1)},
+    const argument arguments[] = {{"x-queue-type", "classic", 0},
+                                  {"x-expires", NULL, l->settings->settle / LAPSE_MS(1)},
                                   {NULL, NULL, 0}};
     lp_rabbit_name(name, l->settings->prefix, "young");
     return declare_as(l, channel, name, arguments);
@@ -334,12 +335,15 @@ int lp_rabbit_declare_wake(rabbit_link *l, uint16_t channel, const char *prefix,
                                  {"x-max-length", NULL, 1},
                                  {"x-overflow", "drop-head", 0},
                                  {NULL, NULL, 0}};
-    amqp_table_entry_t most = {.key = amqp_cstring_bytes("x-max-length"),
-                               .value = {.kind = AMQP_FIELD_KIND_I64, .value.i64 = 1}};
+    amqp_table_entry_t small[] = {
+        {.key = amqp_cstring_bytes("x-queue-type"), /* A vhost may have another for the default. */
+         .value = {.kind = AMQP_FIELD_KIND_UTF8, .value.bytes = amqp_cstring_bytes("classic")}},
+        {.key = amqp_cstring_bytes("x-max-length"),
+         .value = {.kind = AMQP_FIELD_KIND_I64, .value.i64 = 1}}};
     amqp_queue_declare_t box = {.queue = amqp_cstring_bytes(mailbox),
                                 .exclusive = 1,
                                 .auto_delete = 1,
-                                .arguments = {.num_entries = 1, .entries = &most}};
+                                .arguments = {.num_entries = 2, .entries = small}};
     lp_rabbit_name(spare, prefix, "spare");
     lp_rabbit_name(deliver, prefix, "deliver");
     int code = declare_exchange(l, channel, spare, "fanout", NULL);

@@ -204,14 +204,17 @@ static void answer(rabbit_store *d, const lp_turn *t, lp_job *j)
 
 /* -- The turn -- */
 
-/* A consumer, or a lease, or a heartbeat may need a turn before anything is asked for. */
+/* A consumer, or a lease, or a heartbeat may need a turn before anything is asked for. What this
+ * turn could not do, as a broker that takes nothing in lets nobody, is tried again a moment later. */
 static void arm(rabbit_store *d)
 {
     lapse_ns now = lp_clock_now(NULL);
     lapse_ns at = lp_add_ns(now, d->settings.heartbeat / 2);
     if (!d->config.manual) {
+        lapse_ns soon = lp_add_ns(now, LAPSE_MS(255));
         lapse_ns lease = lp_rabbit_next_lease(d);
-        lapse_ns hold = lp_rabbit_has_surplus(d) ? lp_add_ns(now, LAPSE_MS(255)) : LAPSE_FOREVER;
+        lapse_ns hold = lp_rabbit_has_surplus(d) ? soon : LAPSE_FOREVER;
+        lease = lease > now ? lease : soon;
         at = lease < at ? lease : at;
         at = hold < at ? hold : at;
         lapse_ns replaced = lp_rabbit_next_replaced(d) - lp_clock_monotonic();
@@ -251,6 +254,7 @@ static void answer_all(rabbit_store *d, lp_turn *t)
 {
     for (size_t i = 0; i < t->job_count; i++) {
         answer(d, t, t->jobs[i]);
+        lp_rabbit_breathe(d);
         lp_rabbit_note_losses(d);
     }
     lp_rabbit_flush(d);
@@ -266,13 +270,14 @@ static void tidy(rabbit_store *d, const lp_turn *t)
     (void)lp_rabbit_finish_replaced(d);
     (void)lp_rabbit_sweep_leases(d, t);
     (void)lp_rabbit_sweep_ready(d, t);
+    (void)lp_rabbit_bring_back(d, t);
     lp_rabbit_flush(d);
 }
 
 int lp_rabbit_turn(rabbit_store *d, lp_turn *t)
 {
     lp_turn_begin(t);
-    d->turn_at = lp_clock_monotonic();
+    d->turn_at = d->breathed_at = lp_clock_monotonic();
     int code = get_links(d, t);
     if (code < 0)
         return code;

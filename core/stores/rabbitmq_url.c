@@ -9,11 +9,13 @@
 static int read_prefix(const lp_url_option *option, rabbit_settings *out)
 {
     size_t len = option->value_len;
-    bool ok = len > 0 && len <= LP_RABBIT_PREFIX_MAX && strncmp(option->value, "amq.", 4) != 0;
+    bool reserved = strncmp(option->value, "amq", 3) == 0 && (len == 3 || option->value[3] == '.');
+    bool ok = len > 0 && len <= LP_RABBIT_PREFIX_MAX && !reserved;
     for (size_t i = 0; ok && i < len; i++)
         ok = option->value[i] > ' ' && option->value[i] < 127;
     if (!ok)
-        return lp_url_refuse(option, "1 to 64 printable ASCII characters, not beginning with amq.");
+        return lp_url_refuse(
+            option, "1 to 64 printable ASCII characters, not amq or amq. at the beginning");
     memcpy(out->prefix, option->value, len);
     out->prefix[len] = '\0';
     return LAPSE_OK;

@@ -101,9 +101,22 @@ static int consume(rabbit_waker *w)
                           AMQP_BASIC_CONSUME_OK_METHOD, 0);
 }
 
+/* One for each connection: while the broker has not noticed that the last is gone, its mailbox is
+ * nobody else's. */
+static int name_mailbox(rabbit_waker *w)
+{
+    unsigned long long number;
+    if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number)
+        return lp_fail(LAPSE_ESYSTEM, "getrandom failed");
+    snprintf(w->mailbox, sizeof w->mailbox, "%s.%016llx", w->prefix, number);
+    return LAPSE_OK;
+}
+
 static int connect_both(rabbit_waker *w)
 {
-    int code = lp_rabbit_connect(&w->in, &w->settings, &ears, w);
+    int code = name_mailbox(w);
+    if (code == LAPSE_OK)
+        code = lp_rabbit_connect(&w->in, &w->settings, &ears, w);
     if (code == LAPSE_OK)
         code = lp_rabbit_declare_wake(&w->in, CHANNEL, w->prefix, w->mailbox);
     if (code == LAPSE_OK)
@@ -152,15 +165,6 @@ int lp_rabbit_keep_waker(rabbit_waker *w)
     return LAPSE_OK;
 }
 
-static int name_mailbox(rabbit_waker *w)
-{
-    unsigned long long number;
-    if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number)
-        return lp_fail(LAPSE_ESYSTEM, "getrandom failed");
-    snprintf(w->mailbox, sizeof w->mailbox, "%s.%016llx", w->prefix, number);
-    return LAPSE_OK;
-}
-
 int lp_rabbit_open_waker(rabbit_waker *w, rabbit_settings *settings)
 {
     w->settings = *settings;
@@ -171,9 +175,7 @@ int lp_rabbit_open_waker(rabbit_waker *w, rabbit_settings *settings)
     if (w->settings.timeout > LAPSE_SECONDS(1))
         w->settings.timeout = LAPSE_SECONDS(1);
     snprintf(w->prefix, sizeof w->prefix, "%s.wake", w->settings.prefix);
-    int code = name_mailbox(w);
-    if (code == LAPSE_OK)
-        code = lp_rabbit_keep_waker(w);
+    int code = lp_rabbit_keep_waker(w);
     return code == LAPSE_EOFFLINE ? LAPSE_OK : code;
 }
 

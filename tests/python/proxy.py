@@ -11,6 +11,8 @@ import threading
 class Proxy:
     """Passes bytes on between clients and a port; can refuse, cut, stall, and change the port.
 
+    `delay`: how many seconds each piece takes more.
+
     `cut_before`: the next client that says this is cut instead, once; `cut_after`: once it has
     been answered, which it is not told."""
 
@@ -22,6 +24,7 @@ class Proxy:
         self.pairs: list[tuple[socket.socket, socket.socket]] = []
         self.lock = threading.Lock()
         self.stalled = False
+        self.delay = 0.0
         self.cut_before: bytes | None = None
         self.cut_after: bytes | None = None
         self.port = 0
@@ -92,6 +95,8 @@ class Proxy:
                     data = s.recv(65536)
                     while self.stalled:
                         select.select([], [], [], 0.01)  # sleeps: while it is stalled
+                    if self.delay:
+                        select.select([], [], [], self.delay)  # sleeps: as a slow network does
                     if self.cut_before and self.cut_before in data and s is client:
                         self.cut_before = None
                         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -22,6 +23,13 @@ PATIENCE = 30.0  # seconds until a test gives up on something that must happen
 
 def rounds(quick: int, full: int, soak: int) -> int:
     return {"quick": quick, "full": full, "soak": soak}[TIER]
+
+
+def free_port() -> int:
+    """One that nobody has now."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
 
 
 def boot_ns() -> int:

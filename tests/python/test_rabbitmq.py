@@ -14,26 +14,9 @@ from consumer import Consumer
 from support import PATIENCE, TIER, in_threads, of_debian, python, rounds, until
 
 pika = of_debian("pika")
-from rabbitmq_server import Article, Proxy, Server, prefix_of  # noqa: E402: it needs pika
+from rabbitmq_server import Article, Proxy, prefix_of  # noqa: E402: it needs pika
 
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    s = Server(tmp_path_factory.mktemp("rabbitmq"))
-    yield s
-    s.stop()
-
-
-@pytest.fixture
-def url(server):
-    return server.place()
-
-
-@pytest.fixture
-def s(url):
-    """It runs nothing by itself."""
-    with lapse.Scheduler(url, workers=0) as scheduler:
-        yield scheduler
+pytest_plugins = ["rabbitmq_fixtures"]
 
 
 def spread(late):
@@ -579,6 +562,8 @@ def test_a_password_is_never_shown(server, capfd):
         ("amqp://h:0/", "port"),
         ("amqp://h:65536/", "port"),
         ("amqp://h/?prefix=", "prefix"),
+        ("amqp://h/?prefix=amq", "prefix"),
+        ("amqp://h/?prefix=amq.x", "prefix"),
         ("amqp://h/?wat=1", "has no option"),
         ("amqp://h%zz/", "hexadecimal"),
     ],

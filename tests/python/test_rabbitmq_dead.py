@@ -10,26 +10,9 @@ from lapse import Reason, State
 from support import of_debian, until
 
 pika = of_debian("pika")
-from rabbitmq_server import Server, prefix_of  # noqa: E402: it needs pika
+from rabbitmq_server import prefix_of  # noqa: E402: it needs pika
 
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    s = Server(tmp_path_factory.mktemp("rabbitmq"))
-    yield s
-    s.stop()
-
-
-@pytest.fixture
-def url(server):
-    return server.place()
-
-
-@pytest.fixture
-def s(url):
-    """It runs nothing by itself."""
-    with lapse.Scheduler(url, workers=0) as scheduler:
-        yield scheduler
+pytest_plugins = ["rabbitmq_fixtures"]
 
 
 def dead(s, count=1):
@@ -102,6 +85,47 @@ def test_delivered_too_often(server, url, s):
     server.ctl("clear_policy", prefix_of(url))
     assert info.reason is Reason.LOST and "delivery_limit" in info.error
     requeue_and_run(url, s, "o", b"\0o")
+
+
+def test_a_limit_of_deliveries_wears_out_no_dead_letter(server, url, s):
+    """A policy for all queues: whoever looks gives back what he saw, which counts as a delivery."""
+    server.ctl("set_policy", "all", ".*", '{"delivery-limit": 3}')
+    try:
+        with lapse.Scheduler(url, workers=1) as consumer:
+
+            @consumer.handler("q")
+            def close(order):
+                raise lapse.Reject("no such order")
+
+            schedule(s, "a", "b", "c")
+            dead(s, 3)
+        for _ in range(10):
+            assert sorted(dead(s, 3)) == ["a", "b", "c"]
+            assert s.purge("nobody") == 0
+        assert all(info.error == "no such order" for info in s.orders(State.DEAD))
+    finally:
+        server.ctl("clear_policy", "all")
+    assert s.purge("a") == 1 and s.purge("b") == 1
+    requeue_and_run(url, s, "c", b"\0c")
+
+
+def test_a_policy_of_their_own_keeps_that_of_all_queues_from_ours(server, url, s):
+    """One by which a queue that nobody uses is deleted, with all that waits in it, and one by which
+    messages expire: as docs/rabbitmq.md says, of two policies the one with the priority holds."""
+    prefix = prefix_of(url)
+    harmless = '{"delivery-limit": 2147483647}'
+    server.ctl("set_policy", "--priority", "1", "ours", f"^{prefix}\\.", harmless)
+    server.ctl("set_policy", "all", ".*", '{"expires": 1000, "message-ttl": 100}')
+    ran = []
+    try:
+        s.schedule("o", 4, queue="q")
+        with lapse.Scheduler(url, workers=1) as consumer:
+            consumer.handle("q", lambda order: ran.append((str(order), order.attempt)))
+            until(lambda: ran == [("o", 1)])
+    finally:
+        server.ctl("clear_policy", "all")
+        server.ctl("clear_policy", "ours")
+    assert s.stats()["dead"] == 0
 
 
 def test_dropped_from_a_queue_of_the_shop_that_was_full(server, url, s):
@@ -202,6 +226,16 @@ def test_many_are_listed_requeued_and_purged(url, s):
     assert sorted(dead(s, len(ids) - 4)) == sorted(ids[4:])
     assert s.purge() == len(ids) - 4
     assert s.stats()["dead"] == 0
+
+
+def test_a_death_that_a_client_has_made_up_is_shown_as_it_fits(server, url, s):
+    made_up = [{"reason": "r" * 50_000, "queue": "q" * 50_000, "count": 1}]
+    with server.connect() as connection:
+        connection.channel().basic_publish(
+            "", f"{prefix_of(url)}.dead", b"x",
+            pika.BasicProperties(message_id="o", headers={"x-death": made_up}),
+        )  # fmt: skip
+    assert len(dead(s)["o"].error) <= 1000
 
 
 def test_a_message_of_somebody_else_among_them_holds_up_nothing(server, url, s):

@@ -12,7 +12,9 @@ from consumer import Consumer, offline, place, try_schedule
 from support import PATIENCE, TIER, of_debian, rounds, until
 
 of_debian("pika")
-from rabbitmq_server import Proxy, Server, prefix_of  # noqa: E402: it needs pika
+from rabbitmq_server import Server, prefix_of  # noqa: E402: it needs pika
+
+pytest_plugins = ["rabbitmq_fixtures"]
 
 
 TIMEOUT = 10.0  # seconds: the broker's patience with what is not acknowledged
@@ -28,25 +30,6 @@ def server(tmp_path_factory):
     )
     yield s
     s.stop()
-
-
-@pytest.fixture
-def url(server):
-    return server.place()
-
-
-@pytest.fixture
-def proxy(server):
-    p = Proxy(server.port)
-    yield p
-    p.stall(False)
-    p.close()
-
-
-@pytest.fixture
-def through(proxy, url):
-    """The same store, through the proxy."""
-    return f"{proxy.url}?{url.split('?')[1]}"
 
 
 # -- The link ---------------------------------------------------------------------------------
@@ -114,6 +97,77 @@ def test_cut_again_and_again_loses_nothing(proxy, through):
         until(lambda: set(answered) <= set(c.ids()))
         assert set(c.ids()) <= set(answered) | set(doubtful) and min(late for _, late, _ in c.ran) >= 0
         print(f"{len(c.ids()) - len(set(c.ids()))} of {len(c.ids())} runs more than once")
+
+
+def test_a_turn_that_takes_long_keeps_the_link(proxy, through):
+    """Large orders, each confirmed before the next is sent: meanwhile the other connection, by which
+    an order is held, has to say that it lives."""
+    entered, leave, held = threading.Event(), threading.Event(), []
+    with lapse.Scheduler(through + "&heartbeat=1s&timeout=20s&lease=2m", workers=1) as s:
+
+        @s.handler("slow")
+        def slow(order):
+            entered.set()
+            assert leave.wait(PATIENCE)
+            held.append((order.attempt, s.holds(order)))
+
+        s.schedule("warm", 3600, queue="q")
+        s.schedule("slow", 0, queue="slow")
+        assert entered.wait(PATIENCE)
+        proxy.delay = 0.1
+        began = time.monotonic()
+        large = b"x" * 300_000
+        results = s.schedule_many([(f"o{n}", 3600, None, large, "q") for n in range(8)])
+        took = time.monotonic() - began
+        proxy.delay = 0.0
+        leave.set()
+        until(lambda: held)
+        assert all(isinstance(r, int) for r in results) and took > 3
+        assert held == [(1, True)]
+
+
+def test_a_child_that_was_forked_does_not_keep_its_parent_busy(proxy, through):
+    """It has the sockets still, of which the parent hears no more."""
+    program = """
+import lapse, os, sys, time
+s = lapse.Scheduler(sys.argv[1], workers=1)
+ran = []
+s.handle("q", lambda order: ran.append(order.id))
+s.schedule("before", 0, queue="q")
+end, other = os.pipe()
+pid = os.fork()
+if pid == 0:
+    os.close(other)
+    os.read(end, 1)
+    os._exit(0)
+print("up", flush=True)
+sys.stdin.readline()
+while "after" not in ran:
+    try:
+        s.schedule("after", 0, queue="q")
+    except (lapse.Offline, lapse.Unsure):
+        pass
+    time.sleep(0.01)  # sleeps: between two tries
+used = time.process_time()
+time.sleep(2)  # sleeps: as long as it would spin
+print(time.process_time() - used, flush=True)
+s.close()
+os.close(other)
+os.waitpid(pid, 0)
+"""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program, through],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert parent.stdout.readline() == "up\n"
+        proxy.cut()
+        said, _ = parent.communicate("go on\n", timeout=2 * PATIENCE)
+    finally:
+        parent.kill()
+        parent.wait()
+    assert parent.returncode == 0
+    assert float(said) < 0.5, "it spins"
 
 
 def test_a_stalled_link_is_not_known_and_not_waited_for(proxy, through):
@@ -240,6 +294,63 @@ def test_a_broker_without_memory_refuses_and_goes_on(server, url):
             server.ctl("set_vm_memory_high_watermark", "0.4")
         try_schedule(c.s, "after")
         until(lambda: "after" in c.ids())
+
+
+def test_what_is_retried_while_the_broker_has_no_memory_is_retried_once(server, url):
+    """What lies in a socket is taken in when there is memory again: it was not sent once more."""
+    ran, lock, is_full = [], threading.Lock(), threading.Event()
+    with lapse.Scheduler(url, workers=3) as s:
+
+        @s.handler("q", attempts=5)
+        def close(order):
+            with lock:
+                ran.append((str(order), order.attempt))
+            if order != "last" and order.attempt == 1:
+                assert is_full.wait(PATIENCE)
+                raise lapse.Retry(0.05)
+
+        place(s, "o", 3, 0)
+        until(lambda: len(ran) == 3)
+        server.ctl("set_vm_memory_high_watermark", "absolute", "1")
+        try:
+            is_full.set()
+            time.sleep(6)  # sleeps: time enough to send it again and again
+            with pytest.raises(lapse.System, match="takes nothing in"):
+                s.schedule("refused", 0, queue="q")  # It is known by now.
+        finally:
+            server.ctl("set_vm_memory_high_watermark", "0.4")
+        until(lambda: {(f"o{n}", 2) for n in range(3)} <= set(ran))
+        try_schedule(s, "last", 1)
+        until(lambda: ("last", 1) in ran)
+    assert sorted(ran) == [("last", 1)] + [(f"o{n}", i) for n in range(3) for i in (1, 2)]
+
+
+def test_a_lease_that_cannot_be_ended_does_not_keep_the_driver_busy(server, url):
+    """What would take its place is refused, since the queue is full."""
+    with lapse.Scheduler(url + "&lease=1s", workers=0) as s:
+        s.schedule("o", 0, queue="q")
+        claim = s.take("q", PATIENCE)
+        assert claim == "o"
+        work = f"{prefix_of(url)}.work.q"
+        server.ctl("set_policy", work, f"^{work}$".replace(".", "\\."), '{"max-length": 1}')
+        try:
+            with pytest.raises(lapse.Full):
+                for n in range(1000):
+                    s.schedule(f"o{n}", 0, queue="q")
+            until(lambda: not s.holds(claim))
+            used = time.process_time()
+            time.sleep(3)  # sleeps: it would be tried thousands of times
+            assert time.process_time() - used < 0.75, "it spins"
+        finally:
+            server.ctl("clear_policy", work)
+        seen = set()
+
+        def take():
+            if (other := s.take("q", 0.1)) is not None:
+                seen.add((str(other), other.attempt))
+                other.done()
+
+        until(lambda: take() or ("o", 2) in seen)
 
 
 def test_a_consumer_that_the_broker_gave_up_on_is_back(server, url, caplog):

@@ -11,19 +11,9 @@ from lapse import Reason, State
 from support import PATIENCE, of_debian, until
 
 pika = of_debian("pika")
-from rabbitmq_server import Server, prefix_of  # noqa: E402: it needs pika
+from rabbitmq_server import prefix_of  # noqa: E402: it needs pika
 
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    s = Server(tmp_path_factory.mktemp("rabbitmq"))
-    yield s
-    s.stop()
-
-
-@pytest.fixture
-def url(server):
-    return server.place()
+pytest_plugins = ["rabbitmq_fixtures"]
 
 
 @pytest.fixture
@@ -316,6 +306,44 @@ def test_nothing_of_the_shops_is_changed(server, url, shop):
         shop.publish(b"OID2")
         until(lambda: sorted(c.ids()) == ["OID1", "OID2"])
     assert (of_shop(look), of_shop(bindings)) == before
+
+
+def test_a_work_queue_that_is_somebody_elses_alone_harms_no_other(url, shop, caplog):
+    """RabbitMQ closes the channel of who asks: what is held goes on, and the log says why."""
+    shop.declare(ttl=0.1)
+    theirs = shop.channel.basic_consume(shop.work, lambda *_: None, exclusive=True)
+    entered, leave, ran = threading.Event(), threading.Event(), []
+    with lapse.Scheduler(url + shop.options() + "&poll=100ms", workers=2) as s:
+
+        @s.handler("slow")
+        def slow(order):
+            entered.set()
+            assert leave.wait(PATIENCE)
+            ran.append((str(order), order.attempt, s.holds(order)))
+
+        s.handle("close", lambda order: ran.append((str(order), order.attempt)))
+        s.schedule("slow", 0, queue="slow")
+        assert entered.wait(PATIENCE)
+        until(lambda: "lets nothing be taken from the queue" in caplog.text)
+        for n in range(5):
+            s.schedule(f"ours{n}", 0, queue="close")
+        until(lambda: len(ran) == 5)
+        leave.set()
+        until(lambda: len(ran) == 6)
+        assert sorted(ran) == [*((f"ours{n}", 1) for n in range(5)), ("slow", 1, True)]
+        shop.channel.basic_cancel(theirs)
+        shop.publish(b"OID1")
+        until(lambda: ("OID1", 1) in ran)
+
+
+def test_a_work_queue_that_is_gone_does_not_keep_the_driver_busy(url, shop, caplog):
+    shop.declare(ttl=0.1)
+    with Consumer(url + shop.options(), "close"):
+        shop.channel.queue_delete(shop.work)
+        until(lambda: "the queue of the URL option work is gone" in caplog.text)
+        used = time.process_time()
+        time.sleep(3)  # sleeps: it would be looked for thousands of times
+        assert time.process_time() - used < 0.75, "it spins"
 
 
 def test_a_work_queue_that_is_deleted_is_told_and_taken_up_again(url, shop, caplog):

@@ -12,15 +12,10 @@ from lapse import Fate, State
 from support import PATIENCE, in_threads, of_debian, rounds, until
 
 of_debian("pika")
-from rabbitmq_server import Proxy, Server, prefix_of  # noqa: E402: it needs pika
+from rabbitmq_server import prefix_of  # noqa: E402: it needs pika
 from redis_server import Server as Redis  # noqa: E402
 
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    s = Server(tmp_path_factory.mktemp("rabbitmq"))
-    yield s
-    s.stop()
+pytest_plugins = ["rabbitmq_fixtures"]
 
 
 @pytest.fixture
@@ -41,20 +36,6 @@ def deaf_url(server, tmp_path):
     inside = redis.url.replace("//", "//deaf:pw@") + "?poll=1h"
     yield f"{server.place()}&poll=1h&ticket={quote(inside, safe='')}"
     redis.stop()
-
-
-@pytest.fixture
-def proxy(server):
-    p = Proxy(server.port)
-    yield p
-    p.stall(False)
-    p.close()
-
-
-@pytest.fixture
-def through(proxy, url):
-    """The same store, through the proxy."""
-    return f"{proxy.url}?{url.split('?')[1]}"
 
 
 def test_every_answer_is_exact(url):

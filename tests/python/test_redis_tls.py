@@ -1,11 +1,10 @@
 """The Redis store over TLS: with a private CA, a name that is verified, and certificates of clients."""
 
-import subprocess
-
 import lapse
 import pytest
+from authority import Authority
 from redis_server import Server
-from support import until
+from support import free_port, until
 
 
 def has_tls() -> bool:
@@ -40,44 +39,9 @@ def test_wrong_options(url, words):
         lapse.Scheduler(url)
 
 
-class Authority:
-    """A CA of the test's own, and what it signs."""
-
-    def __init__(self, folder, name):
-        folder.mkdir()
-        self.folder, self.name = folder, name
-        self.file = folder / "ca.pem"
-        self.openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-                     "-nodes", "-keyout", folder / "ca.key", "-out", self.file, "-days", "2",
-                     "-subj", f"/CN={name}")  # fmt: skip
-
-    def openssl(self, *words):
-        subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True)
-
-    def sign(self, name, san):
-        """The files of a certificate and its key."""
-        cert, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
-        request, names = self.folder / "request", self.folder / "names"
-        names.write_text(f"subjectAltName={san}\n")
-        self.openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-                     "-keyout", key, "-out", request, "-subj", f"/CN={name}")  # fmt: skip
-        self.openssl("x509", "-req", "-in", request, "-CA", self.file, "-CAkey",
-                     self.folder / "ca.key", "-CAcreateserial", "-days", "2", "-out", cert,
-                     "-extfile", names)  # fmt: skip
-        return cert, key
-
-
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory):
     return Authority(tmp_path_factory.mktemp("tls") / "ca", "the test's CA")
-
-
-def free_port():
-    import socket
-
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class TlsServer(Server):

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "stores/rabbitmq.h"
+#include "stores/rabbitmq_ticket.h"
 #include "stores/stores.h"
 
 /* -- The store alone, by its table ---------------------------------------------------------- */
@@ -310,6 +311,38 @@ START_TEST(a_delay_in_use_has_a_queue_of_its_own)
 }
 END_TEST
 
+/* A batch for one instant is no setting, nor is what is not whole seconds: such queues would stay for
+ * ever, one for each batch. */
+START_TEST(a_batch_has_no_queue_of_its_own)
+{
+    enum { BATCH = 200 };
+    bench b;
+    place p = new_place(_i, NULL);
+    open_bench(&b, &p);
+    static lp_job jobs[BATCH];
+    lp_job *list[BATCH];
+    lp_turn t = {
+        .now = lp_clock_now(NULL), .wall = lp_clock_wall(NULL), .lease = LAPSE_SECONDS(30)};
+    for (int i = 0; i < BATCH; i++) {
+        jobs[i] = (lp_job){.op = LP_SCHEDULE,
+                           .id = "o",
+                           .id_len = 1,
+                           .queue = "q",
+                           .due = t.now + LAPSE_MINUTES(30)};
+        list[i] = &jobs[i];
+    }
+    t.jobs = list;
+    t.job_count = BATCH;
+    ck_assert_int_eq(lp_rabbitmq_store.turn(b.d, &t), 0);
+    for (int i = 0; i < BATCH; i++)
+        ck_assert_int_gt(jobs[i].answer, 0);
+    for (int i = 0; i < 40; i++)
+        ck_assert_int_gt(put_at(&b, "q", "o", LAPSE_MS(1800300), NULL), 0);
+    ck_assert_int_eq(inside(&b)->delays.fixed_count, 0);
+    close_bench(&b);
+}
+END_TEST
+
 /* What the ladder holds is where its highest bit is, with its true time. */
 START_TEST(p14_a_far_order_is_parked)
 {
@@ -381,8 +414,9 @@ START_TEST(what_has_no_queue_is_said)
 }
 END_TEST
 
-/* Falls due for a queue that was deleted meanwhile: kept aside, and told at the next opening. */
-START_TEST(what_is_unrouted_is_kept)
+/* Falls due for a queue that was deleted meanwhile: kept aside, told at the next opening, and there
+ * again when the queue is. */
+START_TEST(what_is_unrouted_is_kept_and_comes_back)
 {
     bench b;
     place p = new_place(_i, NULL);
@@ -396,6 +430,83 @@ START_TEST(what_is_unrouted_is_kept)
     close_bench(&b);
     open_bench(&b, &p);
     ck_assert_ptr_nonnull(strstr(lp_rabbitmq_store.warning(b.d, 0), "1 orders stand in"));
+    ck_assert_int_gt(put_at(&b, "another", "b", 0, NULL), 0);
+    ck_assert_int_eq(run(&b, NULL, NULL, NULL), 0);
+    for (int i = 0; i < 1000 && count(&b, "unrouted") == 0; i++)
+        usleep(10000);                           /* sleeps: what was looked at goes back */
+    ck_assert_uint_eq(count(&b, "unrouted"), 1); /* It is for somebody else. */
+    lp_loan *l = claim(&b, "q");
+    ck_assert_str_eq(l->id, "a");
+    ck_assert_int_eq(l->attempt, 1);
+    ck_assert_int_eq(settle_as(&b, l, LP_END), 0);
+    free(l);
+    ck_assert_uint_eq(count(&b, "unrouted"), 0);
+    close_bench(&b);
+}
+END_TEST
+
+/* Somebody has deleted the queue of dead letters: it is empty, and there again when it is needed. */
+START_TEST(the_dead_letters_may_be_deleted)
+{
+    bench b;
+    lapse_info infos[8] = {{.id = NULL}};
+    uint64_t cursor = 0;
+    place p = new_place(_i, NULL);
+    open_bench(&b, &p);
+    ck_assert_int_gt(put_at(&b, "q", "a", 0, NULL), 0);
+    lp_loan *l = claim(&b, "q");
+    delete_queue(&b, "dead");
+    lp_job die = {.op = LP_DIE, .fence = l->fence, .reason = LAPSE_REASON_REJECTED};
+    ck_assert_int_eq(ask(&b, &die), LAPSE_ESYSTEM); /* Which the driver asks again. */
+    free(die.detail);
+    die.detail = NULL;
+    ck_assert_int_eq(ask(&b, &die), 0);
+    ck_assert_uint_eq(count(&b, "dead"), 1);
+    free(l);
+    delete_queue(&b, "dead");
+    lp_job j = {
+        .op = LP_LIST, .cursor = &cursor, .states = LAPSE_STATE_DEAD, .infos = infos, .max = 8};
+    ck_assert_int_eq(ask(&b, &j), 0);
+    lp_job purge = {.op = LP_PURGE};
+    ck_assert_int_eq(ask(&b, &purge), 0);
+    ck_assert_int_gt(put_at(&b, "q", "b", 0, NULL), 0);
+    l = claim(&b, "q");
+    ck_assert_int_eq(settle_as(&b, l, LP_DIE), 0);
+    ck_assert_uint_eq(count(&b, "dead"), 1);
+    free(l);
+    close_bench(&b);
+}
+END_TEST
+
+static void delete_exchange(bench *b, const char *what)
+{
+    char name[LP_RABBIT_NAME_MAX + 1];
+    lp_rabbit_name(name, inside(b)->settings.prefix, what);
+    amqp_exchange_delete_t m = {.exchange = amqp_cstring_bytes(name)};
+    ck_assert_int_eq(lp_rabbit_call(&inside(b)->in, LP_RABBIT_DECLARE, AMQP_EXCHANGE_DELETE_METHOD,
+                                    &m, AMQP_EXCHANGE_DELETE_OK_METHOD, 0),
+                     0);
+}
+
+/* An exchange that is gone costs the call that finds it out, and no other. */
+START_TEST(an_exchange_may_be_deleted)
+{
+    bench b;
+    char *detail;
+    place p = new_place(_i, NULL);
+    open_bench(&b, &p);
+    ck_assert_int_gt(put_at(&b, "q", "a", LAPSE_MS(100), NULL), 0); /* Two steps: level 1. */
+    delete_exchange(&b, "level.01");
+    ck_assert_int_eq(put_at(&b, "q", "b", LAPSE_MS(100), &detail), LAPSE_EUNSURE);
+    ck_assert_ptr_nonnull(strstr(detail, "NOT_FOUND"));
+    free(detail);
+    ck_assert_int_gt(put_at(&b, "q", "c", LAPSE_MS(100), NULL), 0);
+    for (int i = 0; i < 2; i++) {
+        lp_loan *l = claim(&b, "q");
+        ck_assert_str_ne(l->id, "b");
+        ck_assert_int_eq(settle_as(&b, l, LP_END), 0);
+        free(l);
+    }
     close_bench(&b);
 }
 END_TEST
@@ -464,6 +575,107 @@ static void refuse_one(bench *b, const char *queue, bool again)
     ck_assert_int_eq(lp_rabbit_send(&d->in, LP_RABBIT_LOOK, AMQP_BASIC_NACK_METHOD, &nack), 0);
     lp_rabbit_free_message(m);
 }
+
+static amqp_table_entry_t text_entry(const char *name, char *text)
+{
+    return (amqp_table_entry_t){
+        .key = amqp_cstring_bytes(name),
+        .value = {.kind = AMQP_FIELD_KIND_UTF8, .value.bytes = amqp_cstring_bytes(text)}};
+}
+
+/* Any client may write what looks as if the broker had written it, of any size. */
+START_TEST(a_death_of_any_size_is_clipped)
+{
+    enum { LONG = 50000 };
+    static char reason[LONG + 1], queue[LONG + 1];
+    bench b;
+    place p = new_place(_i, NULL);
+    open_bench(&b, &p);
+    memset(reason, 'r', LONG);
+    memset(queue, '\xff', LONG);
+    amqp_table_entry_t death[] = {text_entry("reason", reason), text_entry("queue", queue)};
+    amqp_field_value_t deaths = {.kind = AMQP_FIELD_KIND_TABLE, .value.table = {2, death}};
+    amqp_table_entry_t header = {
+        .key = amqp_cstring_bytes("x-death"),
+        .value = {.kind = AMQP_FIELD_KIND_ARRAY, .value.array = {1, &deaths}}};
+    amqp_basic_properties_t properties = {._flags = AMQP_BASIC_HEADERS_FLAG,
+                                          .headers = {1, &header}};
+    char dead[LP_RABBIT_NAME_MAX + 1];
+    rabbit_store *d = inside(&b);
+    lp_rabbit_name(dead, d->settings.prefix, "dead");
+    ck_assert_int_eq(amqp_basic_publish(d->out.connection, LP_RABBIT_PUBLISH, amqp_empty_bytes,
+                                        amqp_cstring_bytes(dead), 1, 0, &properties,
+                                        amqp_empty_bytes),
+                     AMQP_STATUS_OK);
+    d->published++;
+    await_dead(&b, 1);
+    lapse_info info = {.id = NULL};
+    uint64_t cursor = 0;
+    lp_job j = {
+        .op = LP_LIST, .cursor = &cursor, .states = LAPSE_STATE_DEAD, .infos = &info, .max = 1};
+    ck_assert_int_eq(ask(&b, &j), 1);
+    ck_assert_ptr_nonnull(strstr(info.error, "rrrr in \\xff"));
+    ck_assert_uint_le(strlen(info.error), 1000);
+    lapse_info_free(&info);
+    close_bench(&b);
+}
+END_TEST
+
+/* A look gives back what it has seen, and each time counts: what has been seen often is new again. */
+START_TEST(no_number_of_looks_wears_out_a_dead_letter)
+{
+    enum { ORDERS = 5, LOOKS = 12 };
+    bench b;
+    place p = new_place(_i, NULL);
+    open_bench(&b, &p);
+    for (int i = 0; i < ORDERS; i++) {
+        char id[8];
+        snprintf(id, sizeof id, "o%d", i);
+        ck_assert_int_gt(put_at(&b, "q", id, 0, NULL), 0);
+        lp_loan *l = claim(&b, "q");
+        ck_assert_int_eq(settle_as(&b, l, LP_DIE), 0);
+        free(l);
+    }
+    for (int look = 0; look < LOOKS; look++) {
+        bool seen[ORDERS] = {false};
+        uint64_t cursor = 0;
+        int n = 0;
+        while (cursor != UINT64_MAX) {
+            lapse_info infos[2] = {{.id = NULL}};
+            lp_job j = {.op = LP_LIST,
+                        .cursor = &cursor,
+                        .states = LAPSE_STATE_DEAD,
+                        .infos = infos,
+                        .max = 2};
+            int64_t found = ask(&b, &j);
+            for (int64_t i = 0; i < found; i++, n++) {
+                ck_assert_str_eq(infos[i].error, "no such order");
+                ck_assert_int_eq(infos[i].reason, LAPSE_REASON_REJECTED);
+                ck_assert_int_eq(infos[i].attempt, 1);
+                seen[atoi(infos[i].id + 1)] = true;
+                lapse_info_free(&infos[i]);
+            }
+        }
+        ck_assert_int_eq(n, ORDERS);
+        for (int i = 0; i < ORDERS; i++)
+            ck_assert(seen[i]);
+        lp_job purge = {.op = LP_PURGE, .id = "nobody", .id_len = 6}; /* Looks too. */
+        ck_assert_int_eq(ask(&b, &purge), 0);
+        rabbit_message *m;
+        char dead[LP_RABBIT_NAME_MAX + 1];
+        lp_rabbit_name(dead, inside(&b)->settings.prefix, "dead");
+        await_dead(&b, ORDERS);
+        ck_assert_int_eq(lp_rabbit_look(inside(&b), dead, &m), 1);
+        ck_assert_int_le(m->redeliveries, 3);
+        ck_assert_int_eq(lp_rabbit_requeue(&inside(&b)->in, LP_RABBIT_LOOK, m->tag, false), 0);
+        lp_rabbit_free_message(m);
+        await_dead(&b, ORDERS);
+    }
+    lp_job purge = {.op = LP_PURGE, .id = "o3", .id_len = 2};
+    ck_assert_int_eq(ask(&b, &purge), 1);
+    close_bench(&b);
+}
+END_TEST
 
 /* The broker's own reasons, as any queue that dead-letters to ours brings them; and ours. */
 START_TEST(dead_letters_say_why)
@@ -573,6 +785,51 @@ START_TEST(p59_a_lost_connection_loses_what_was_held)
     free(second);
     close_bench(&other);
     close_bench(&b);
+}
+END_TEST
+
+/* What was sent to a scheduler that closes, and that it had not even read, has been tried by nobody. */
+START_TEST(what_is_sent_to_who_closes_counts_for_nothing)
+{
+    bench b, other;
+    place p = new_place(_i, NULL);
+    open_bench(&b, &p);
+    open_bench(&other, &p);
+    lp_want w = {.queues = (const char *const[]){"q"}, .queue_count = 1, .most = 1};
+    lp_loan *l;
+    ck_assert_int_eq(run(&b, NULL, &w, &l), 0);
+    ck_assert_ptr_null(l);
+    ck_assert_int_gt(put_at(&other, "q", "o", 0, NULL), 0);
+    for (int i = 0; i < 1000 && count(&other, "work.q") > 0; i++)
+        usleep(10000); /* sleeps: until the broker has sent it */
+    ck_assert_uint_eq(count(&other, "work.q"), 0);
+    close_bench(&b);
+    l = claim(&other, "q");
+    ck_assert_str_eq(l->id, "o");
+    ck_assert_int_eq(l->attempt, 1);
+    ck_assert_int_eq(settle_as(&other, l, LP_END), 0);
+    free(l);
+    close_bench(&other);
+}
+END_TEST
+
+/* The broker goes on with a connection that is lost on our side only: its mailbox is still in use. */
+START_TEST(a_waker_does_not_wait_for_its_old_mailbox)
+{
+    place p = new_place(_i, NULL);
+    lp_store_config config = {.url = p.url};
+    rabbit_settings settings;
+    rabbit_waker w = {.bound = NULL};
+    ck_assert_int_eq(lp_rabbit_read_url(&config, &settings), 0);
+    ck_assert_int_eq(lp_rabbit_open_waker(&w, &settings), 0);
+    ck_assert(lp_rabbit_can_wake(&w));
+    rabbit_link old = w.in;
+    w.in = (rabbit_link){.fd = -1, .watch = -1};
+    int code = lp_rabbit_keep_waker(&w);
+    ck_assert_msg(code == 0, "%s", lapse_error_detail());
+    ck_assert(lp_rabbit_can_wake(&w));
+    lp_rabbit_disconnect(&old, false);
+    lp_rabbit_close_waker(&w);
 }
 END_TEST
 
@@ -707,15 +964,22 @@ static void fill_suite(Suite *suite)
     ADD_FOR_STORES(group, p66_each_at_its_own_time);
     ADD_FOR_STORES(group, p66_random_delays);
     ADD_FOR_STORES(group, a_delay_in_use_has_a_queue_of_its_own);
+    ADD_FOR_STORES(group, a_batch_has_no_queue_of_its_own);
     ADD_FOR_STORES(group, p14_a_far_order_is_parked);
     ADD_FOR_STORES(group, what_comes_early_is_put_back);
     group = add_group(suite, "refused, dead");
     ADD_FOR_STORES(group, what_has_no_queue_is_said);
-    ADD_FOR_STORES(group, what_is_unrouted_is_kept);
+    ADD_FOR_STORES(group, what_is_unrouted_is_kept_and_comes_back);
+    ADD_FOR_STORES(group, the_dead_letters_may_be_deleted);
+    ADD_FOR_STORES(group, an_exchange_may_be_deleted);
     ADD_FOR_STORES(group, dead_letters_say_why);
+    ADD_FOR_STORES(group, a_death_of_any_size_is_clipped);
+    ADD_FOR_STORES(group, no_number_of_looks_wears_out_a_dead_letter);
     ADD_FOR_STORES(group, a_full_queue_is_said);
     group = add_group(suite, "lost connections");
     ADD_FOR_STORES(group, p59_a_lost_connection_loses_what_was_held);
+    ADD_FOR_STORES(group, what_is_sent_to_who_closes_counts_for_nothing);
+    ADD_FOR_STORES(group, a_waker_does_not_wait_for_its_old_mailbox);
     ADD_FOR_STORES(group, p62_a_broker_that_comes_back);
     group = add_group(suite, "new queues");
     ADD_FOR_STORES(group, others_do_not_wait_for_what_is_new);

@@ -252,9 +252,15 @@ START_TEST(p57_each_order_is_claimed_by_one)
 }
 END_TEST
 
+/* In a store that nobody can look into a lease is its holder's to end: it comes to that by then. */
+static void let_leases_end(lapse *holder)
+{
+    expect_nothing(holder, "another queue");
+}
+
 START_TEST(p59_a_lost_lease_is_taken_over)
 {
-    STORE_NEEDS(_i, LAPSE_CAN_LIST); /* Else a lease is its holder's to end. */
+    bool listed = store_abilities(_i) & LAPSE_CAN_LIST;
     pair p;
     OPEN_PAIR(&p, &(lapse_options){.lease = LAPSE_MINUTES(1)});
     put(p.here.s, "q", "o", LAPSE_MS(1));
@@ -266,16 +272,20 @@ START_TEST(p59_a_lost_lease_is_taken_over)
     advance(&p.there, LAPSE_SECONDS(54));
     expect_nothing(p.there.s, "q"); /* Renewed. */
     advance(&p.there, LAPSE_SECONDS(12));
+    let_leases_end(p.here.s);
     const lapse_order *b = poll_one(p.there.s, "q", "o");
     ck_assert_int_eq(b->attempt, 2);
     ck_assert_int_gt(b->fence, a);
     ck_assert(!lapse_holds(p.here.s, a));
     ck_assert_int_eq(lapse_renew(p.here.s, a, 0), LAPSE_ESTALE);
     ck_assert_int_eq(lapse_settle(p.here.s, a, LAPSE_REJECT, 0, NULL), LAPSE_ESTALE);
-    expect_state(p.here.s, "o", LAPSE_STATE_RUNNING);
+    if (listed)
+        expect_state(p.here.s, "o", LAPSE_STATE_RUNNING);
     ck_assert(lapse_holds(p.there.s, b->fence));
     settle(p.there.s, b->fence, LAPSE_DONE);
-    expect_state(p.here.s, "o", 0);
+    if (listed)
+        expect_state(p.here.s, "o", 0);
+    expect_nothing(p.here.s, "q");
     ck_assert_uint_eq(stats_of(p.here.s).dead, 0);
     close_pair(&p);
 }
@@ -379,7 +389,6 @@ static void close_sale(struct sale *sale)
 
 START_TEST(p71_delivered_thrice_and_swept_twice)
 {
-    STORE_NEEDS(_i, LAPSE_CAN_LIST); /* Else a lease is its holder's to end. */
     pair p;
     OPEN_PAIR(&p, &(lapse_options){.lease = LAPSE_MINUTES(1)});
     static struct sale sales[SALES];
@@ -402,6 +411,7 @@ START_TEST(p71_delivered_thrice_and_swept_twice)
         }
         if (d < DELIVERIES - 1)
             advance(&p.here, LAPSE_SECONDS(90));
+        let_leases_end(s);
     }
     for (int i = 0; i < SALES; i++)
         for (int d = DELIVERIES - 1; d >= 0; d--) {
