@@ -10,6 +10,11 @@ typedef struct scheduler {
     char lazy;                /* workers are wanted and not started */
 } scheduler;
 
+static inline scheduler *as_scheduler(PyObject *object)
+{
+    return (scheduler *)object;
+}
+
 int scheduler_add(PyObject *module, binding_state *state);
 
 /* Whether this is a Scheduler of this module. */
@@ -24,7 +29,16 @@ int scheduler_wake_workers(scheduler *self);
 /* The arguments of these are those of a fast call. */
 typedef PyObject *scheduler_call(PyObject *self, PyObject *const *args, Py_ssize_t given,
                                  PyObject *keywords);
+
+/* change.c */
 scheduler_call scheduler_schedule, scheduler_schedule_at, scheduler_cancel, scheduler_reschedule;
+scheduler_call scheduler_cancel_wait, scheduler_requeue, scheduler_purge;
+
+/* take.c */
+scheduler_call scheduler_take, scheduler_poll;
+PyObject *scheduler_settle(PyObject *self, PyObject *args);
+PyObject *scheduler_renew(PyObject *self, PyObject *args);
+PyObject *scheduler_holds(PyObject *self, PyObject *args);
 
 /* many.c and look.c */
 PyObject *scheduler_schedule_many(PyObject *self, PyObject *orders);

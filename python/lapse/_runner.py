@@ -21,15 +21,14 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import Context
 from functools import partial
 from itertools import count
-from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from . import _lapse
-from ._enums import Info, Reason
-from ._types import Callback, OnDead, OnError, Seconds
+from ._claim import Claim
+from ._types import Callback
 from ._verdicts import Reject, Retry, describe, report
 
-__all__ = ["Around", "Claim", "Hooks", "Runner"]
+__all__ = ["Around", "Runner"]
 
 Around: TypeAlias = Callable[
     [_lapse.Order], AbstractContextManager[object] | AbstractAsyncContextManager[object]
@@ -48,93 +47,6 @@ _LOOK_FOR_ANSWERS = 0.005
 _TAKE_NS = 100_000_000  # for which a thread waits for claims before it looks who wants any
 
 _log = logging.getLogger("lapse")
-
-
-class Claim(_lapse.Order):
-    """An order that was taken: a str equal to its id, held until it is settled.
-
-    Use it with `async with`: leaving the block settles it as done; `raise Retry(delay)` and
-    `raise Reject(reason)` inside are verdicts and stop there; any other exception asks for a
-    retry after the policy's back-off and goes on; a cancellation gives the order back as if
-    it had not been tried. A claim that is dropped is given back.
-    """
-
-    __slots__ = ("_runner",)
-    _runner: Runner | None
-
-    async def _settle(self, verdict: int, delay_ns: int = 0, error: str | None = None) -> None:
-        runner = self._held_by()
-        self._runner = None
-        await runner.ask(runner.worker.settle, self.fence, verdict, delay_ns, error)
-
-    def _held_by(self) -> Runner:
-        runner: Runner | None = getattr(self, "_runner", None)
-        if runner is None:
-            raise _lapse.Stale(f"order {self.id!r} has been settled already")
-        return runner
-
-    @property
-    def held(self) -> bool:
-        """Whether it is not settled yet."""
-        return getattr(self, "_runner", None) is not None
-
-    async def done(self) -> None:
-        """Finished. Raises lapse.Stale when the claim is no longer held, as all of these."""
-        await self._settle(_lapse.VERDICT_DONE)
-
-    async def retry(self, delay: Seconds | None = None, error: object | None = None) -> None:
-        """Again after `delay` seconds; None: after the policy's back-off."""
-        verdict = Retry(delay, error)
-        await self._settle(_lapse.VERDICT_RETRY, verdict._delay_ns, verdict.error)
-
-    async def reject(self, reason: object | None = None) -> None:
-        """Hopeless: to the dead letters."""
-        await self._settle(_lapse.VERDICT_REJECT, 0, Reject(reason).error)
-
-    async def give_back(self) -> None:
-        """Not tried: pending again, and the attempt does not count."""
-        await self._settle(_lapse.VERDICT_GIVE_BACK)
-
-    async def renew(self, lease: Seconds = 0) -> None:
-        """Hold it for another `lease` seconds from now; 0: as long as it was given for."""
-        runner = self._held_by()
-        await runner.ask(runner.worker.renew, self.fence, _lapse._seconds_to_ns(lease, "lease"))
-
-    async def holds(self) -> bool:
-        """Whether it still holds its order: not settled, its lease not ended."""
-        runner = getattr(self, "_runner", None)
-        return runner is not None and await runner.ask(runner.worker.holds, self.fence)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        if not self.held:
-            return False
-        try:
-            if error is None:
-                await self.done()
-            elif isinstance(error, Retry):
-                await self._settle(_lapse.VERDICT_RETRY, error._delay_ns, error.error)
-            elif isinstance(error, Reject):
-                await self._settle(_lapse.VERDICT_REJECT, 0, error.error)
-            elif isinstance(error, Exception):
-                await self._settle(_lapse.VERDICT_RETRY, -1, describe(error))
-            else:
-                await self.give_back()
-        except _lapse.Stale:
-            pass  # its id was scheduled anew meanwhile; nothing else is wrong
-        return isinstance(error, (Retry, Reject))
-
-    def __del__(self) -> None:
-        runner = getattr(self, "_runner", None)
-        if runner is not None:
-            runner.give_back(self.fence)
 
 
 class Held:
@@ -686,81 +598,3 @@ class Runner:
             return asyncio.get_running_loop() is self.loop
         except RuntimeError:
             return False
-
-
-class Hooks:
-    """Where errors and dead letters go: to functions of either kind, in the loop.
-
-    The C core holds this and shows it to the collector; its news may come on any thread.
-    """
-
-    __slots__ = ("on_dead", "on_error", "runner")
-
-    def __init__(self, on_error: OnError | None, on_dead: OnDead | None) -> None:
-        self.on_error = on_error
-        self.on_dead = on_dead
-        self.runner: Runner | None = None
-
-    def error(self, order: _lapse.Order, error: BaseException) -> None:
-        """A callback failed, or lost its order by its run_limit. Any thread."""
-        self._in_loop(self._tell_error, order, error)
-
-    def dead(self, info: Info, reason: Reason) -> None:
-        """An order became a dead letter. Any thread."""
-        self._in_loop(self._tell_dead, info, reason)
-
-    def _in_loop(self, tell: Callable[..., None], *args: object) -> None:
-        runner = self.runner
-        if runner is None or runner.loop is None or runner.is_here():
-            tell(*args)
-            return
-        try:
-            Context().run(runner.loop.call_soon_threadsafe, tell, *args)
-        except RuntimeError:  # it is closed
-            tell(*args)
-
-    def _tell_error(self, order: _lapse.Order, error: BaseException) -> None:
-        runner = self.runner
-        if self.on_error is not None:
-            self._follow(self.on_error(order, error), "on_error", order.id)
-        elif runner is None or runner.loop is None or runner.loop.is_closed():
-            report(None, order, error)
-        else:
-            runner.loop.call_exception_handler(
-                {
-                    "message": f"order {order.id!r} (queue {order.queue!r}, "
-                    f"attempt {order.attempt}) failed",
-                    "exception": error,
-                    "order": order,
-                }
-            )
-
-    def _tell_dead(self, info: Info, reason: Reason) -> None:
-        if self.on_dead is not None:
-            self._follow(self.on_dead(info, reason), "on_dead", info.id)
-
-    def _follow(self, answer: object, name: str, order_id: str) -> None:
-        """Await a hook that is a coroutine function."""
-        if not inspect.isawaitable(answer):
-            return
-        runner = self.runner
-        waiting = self._await(answer, name, order_id)
-        if runner is None or not runner.is_here():
-            waiting.close()
-            if inspect.iscoroutine(answer):
-                answer.close()
-            _log.error("%s did not run for order %r: its event loop is closed", name, order_id)
-            return
-        task = runner.spawn(waiting, f"lapse-{name}")
-        if not task.done():
-            runner.hooks.add(task)
-            task.add_done_callback(runner.hooks.discard)
-
-    @staticmethod
-    async def _await(answer: Awaitable[object], name: str, order_id: str) -> None:
-        try:
-            await answer
-        except (asyncio.CancelledError, GeneratorExit):
-            raise
-        except BaseException as error:
-            _log.error("%s failed for order %r", name, order_id, exc_info=error)

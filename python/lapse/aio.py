@@ -27,8 +27,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from . import _lapse
 from . import _scheduler as _sync
+from ._claim import Claim
 from ._enums import Fate, Info, State, info_of
-from ._runner import Around, Claim, Hooks, Runner
+from ._hooks import Hooks
+from ._runner import Around, Runner
 from ._types import (
     Callback,
     Id,

@@ -61,3 +61,14 @@ async def passes(count: int = 3) -> None:
 async def listed(s: lapse.aio.Scheduler, states: lapse.State | None = None) -> list[str]:
     """The ids of its orders, sorted."""
     return sorted([info.id async for info in s.orders(states)])
+
+
+def what_is_left(s: lapse.aio.Scheduler) -> Any:
+    """In another loop: the ids of its orders, before any of them runs there."""
+    s._runner.inline = True  # so that nothing comes between these two
+
+    async def main():
+        await s.stop()
+        return await listed(s, lapse.State.PENDING | lapse.State.RUNNING)
+
+    return asyncio.run(main())
