@@ -9,7 +9,8 @@ from lint import main
 
 # After "int" a test declares its own in place of the system's.
 SLEEPS = re.compile(
-    r"\b(?<!int )(?:sleep|usleep|nanosleep|clock_nanosleep|thrd_sleep)\s*\(|\bsocket\.sleep\b"
+    r"\b(?<!int )(?<!void )(?:sleep|usleep|nanosleep|clock_nanosleep|thrd_sleep|pause_ms)\s*\("
+    r"|\bpoll\s*\(\s*NULL\b|\bsocket\.sleep\b"
     r"|os\.execute\s*\(?\s*[\"']sleep|^\s*sleep\s+[\d$.]"
 )
 REASON = re.compile(r"sleeps: \S+")

@@ -69,6 +69,8 @@ CASES = [
     ("sleep", "tests/core/test_a.c", f"/* u{SLEEP}(10) */ a{SLEEP}(1);\n", None),
     ("sleep", "tests/core/test_a.c", f"int clock_nano{SLEEP}(clockid_t c) {{\n", None),
     ("sleep", "tests/core/test_a.c", f"clock_nano{SLEEP}(c);\n", "sleeps without"),
+    ("sleep", "tests/core/test_a.c", "poll(NULL, 0, 100);\n", "sleeps without"),
+    ("sleep", "tests/core/test_a.c", "poll(fds, 1, 100);\n", None),
     ("sleep", "tests/python/test_a.py", f"time.{SLEEP}(1)\n", "sleeps without"),
     ("paths", "python/a.py", f"open('{HOME}me/x')\n", "names"),
     ("paths", "python/a.py", "open('/usr/share/x'); a/home/b\n", None),

@@ -8,7 +8,7 @@ import re
 import time
 from pathlib import Path
 
-from durable import LUA, durable
+from durable import LUA, durable, pending
 from nginx import eventually
 
 ROUNDS = {"full": 24, "soak": 240}[os.environ.get("LAPSE_TIER", "full")]
@@ -94,7 +94,7 @@ def test_an_idle_worker_hardly_wakes_up(tmp_path: Path) -> None:
             assert(lapse.put { id = "c", queue = "fired" })
         """)
         eventually(lambda: nginx.fired() == ["c"], "one fires")
-        time.sleep(1)  # sleeps: what was asked has been settled
+        eventually(lambda: pending(tmp_path) == {"a", "b"}, "it is settled")
         before = wakes(nginx.workers()[0])
         time.sleep(4)  # sleeps: idle
         each_second = (wakes(nginx.workers()[0]) - before) / 4

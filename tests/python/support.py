@@ -67,6 +67,28 @@ def until(condition, what: str = "it") -> None:
         time.sleep(0.001)  # sleeps: between two looks at what another thread does
 
 
+def until_asleep(task: threading.Thread | int) -> None:
+    """Wait until a thread of this process, or the main one of another, waits in the kernel, or ends.
+
+    Between two looks this one waits too: what has waited for the GIL has it by then.
+    """
+    is_thread = isinstance(task, threading.Thread)
+    path = f"/proc/self/task/{task.native_id}/stat" if is_thread else f"/proc/{task}/stat"
+    seen = 0
+
+    def waits() -> bool:
+        nonlocal seen
+        try:
+            with open(path) as stat:
+                state = stat.read().rsplit(") ", 1)[1][0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        seen = seen + 1 if state == "S" else 0
+        return seen == 3 or state in "ZX"
+
+    until(waits, "the wait")
+
+
 def in_threads(count: int, work) -> None:
     """Run work(number) on `count` threads and pass on what the first of them raises."""
     errors: list[BaseException] = []

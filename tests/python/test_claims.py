@@ -6,7 +6,7 @@ import time
 
 import lapse
 import pytest
-from support import Story
+from support import Story, until_asleep
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_stop_ends_a_take():
 
         thread = threading.Thread(target=wait)
         thread.start()
-        time.sleep(0.02)  # sleeps: until the thread is most likely inside take
+        until_asleep(thread)
         s.stop()
         thread.join(30)
         assert [type(what) for what in outcome] == [lapse.Closed]

@@ -128,10 +128,13 @@ def test_nobody_wakes_while_nothing_runs():
         s.schedule("now", 0, lambda order: ran.set())
         s.schedule("far", 3600, print)
         assert ran.wait(PATIENCE)
-        time.sleep(1.5)  # sleeps: until the watcher has seen that nothing runs any more
-        before = switches()
-        time.sleep(1.2)  # sleeps: the time in which nobody may wake
-        assert switches() == before
+
+        def nobody_wakes():
+            before = switches()
+            time.sleep(1.2)  # sleeps: the time in which nobody may wake
+            return switches() == before
+
+        until(nobody_wakes, "quiet, once the watcher has seen that nothing runs any more")
 
 
 # -- Orders that are lost ------------------------------------------------------------------

@@ -98,11 +98,12 @@ static inline lapse_ns now_ns(void)
 
 static inline void pause_ms(int ms)
 {
-    usleep((useconds_t)ms * 1000); /* sleeps: something else has to happen meanwhile */
+    usleep((useconds_t)ms * 1000); /* sleeps: who calls it says why */
 }
 
 static inline bool wait_until(bool (*holds)(void *arg), void *arg)
 {
+    /* sleeps: between two looks */
     for (lapse_ns until = now_ns() + 2 * LIMIT; now_ns() < until; pause_ms(2))
         if (holds(arg))
             return true;

@@ -369,7 +369,8 @@ START_TEST(p62_the_link_drops_and_comes_back)
         ck_assert_int_eq(lapse_cancel(r.s, "nobody", LAPSE_ANY), LAPSE_EOFFLINE);
         int tries = atomic_load(&faults.reconnects);
         lapse_ns began = boot_now();
-        ck_assert_int_eq(poll(NULL, 0, (int)tier(100, 1000, 60000)), 0); /* Nobody asks. */
+        /* sleeps: nobody asks for a while */
+        ck_assert_int_eq(poll(NULL, 0, (int)tier(100, 1000, 60000)), 0);
         tries = atomic_load(&faults.reconnects) - tries;
         /* With back-off: 20 ms, doubled up to 2 s. */
         ck_assert_int_le(tries, 10 + (int)((boot_now() - began) / LAPSE_SECONDS(2)));

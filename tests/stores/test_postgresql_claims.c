@@ -23,7 +23,7 @@ static void close_turns(lp_durable *d, PGconn *app)
 {
     lp_postgresql_store.close(d);
     while (number(app, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'lapse'"))
-        pause_ms(1);
+        pause_ms(1); /* sleeps: between two looks */
 }
 
 static lp_loan *take_turn(lp_durable *d, lp_job *const *jobs, size_t count, lp_want *wants,
@@ -323,6 +323,7 @@ END_TEST
 static lapse_answer answer_of(lapse *s, const void *tag)
 {
     lapse_answer a;
+    /* sleeps: between two looks */
     for (lapse_ns until = now_ns() + LIMIT; now_ns() < until; pause_ms(1))
         if (lapse_collect(s, &a) == 1) {
             ck_assert_ptr_eq(a.tag, tag);

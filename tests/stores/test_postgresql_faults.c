@@ -206,7 +206,7 @@ START_TEST(p62_the_link_drops_and_comes_back)
             int64_t result = lapse_put(r.s, &spec);
             ck_assert_msg(result == LAPSE_EOFFLINE || result == LAPSE_EUNSURE, "%lld: %s",
                           (long long)result, lapse_error_detail());
-            pause_ms(20);
+            pause_ms(20); /* sleeps: the outage lasts as long as the case says */
         }
         lapse_stats t;
         ck_assert_int_lt(lapse_statistics(r.s, &t), 0);
@@ -241,7 +241,7 @@ START_TEST(p62_connections_are_ended_one_by_one)
         number(app, text);
         atomic_store(&runs, 0);
         while (lapse_put(other.s, &(lapse_spec){.id = "o", .queue = "q"}) < 0)
-            pause_ms(1);
+            pause_ms(1); /* sleeps: between two tries */
         ck_assert(wait_until(has_run, &runs));
     }
     PQfinish(app);

@@ -29,7 +29,7 @@ static void cancel_backwards(void *arg, int thread)
             PQclear(PQexec(app, text)); /* It may be the one that has to give way. */
         }
         PQclear(PQexec(app, "COMMIT"));
-        pause_ms(2);
+        pause_ms(2); /* sleeps: as a shop that is not busy */
     }
     PQfinish(app);
 }
@@ -111,6 +111,7 @@ START_TEST(names_are_not_looked_for_with_each_order)
              " AND funcname = 'lapse_heads'",
              schema_of(&at));
     long calls = 0;
+    /* sleeps: between two looks */
     for (lapse_ns until = now_ns() + LIMIT; calls == 0 && now_ns() < until; pause_ms(10))
         calls = number(app, text);
     printf("%ld looks for names\n", calls);
@@ -159,7 +160,7 @@ static int claim(int argc, char **argv)
     if (lapse_handle(s, "q", count_claim, NULL, NULL, NULL) != 0 || lapse_start(s, 20) != 0)
         return 4;
     while (atomic_load(&counted->left) > 0)
-        pause_ms(5);
+        pause_ms(5); /* sleeps: its workers work */
     return lapse_close(s, LIMIT) == 0 ? 0 : 6;
 }
 

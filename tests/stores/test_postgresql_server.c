@@ -31,7 +31,7 @@ static void write_on(void *arg, int writer)
         lapse_spec spec = {.id = id, .queue = "q", .delay = LAPSE_HOURS(1)};
         int64_t result;
         while ((result = lapse_put(load.s, &spec)) == LAPSE_EOFFLINE && !atomic_load(&load.stop))
-            pause_ms(1); /* It was not done. */
+            pause_ms(1); /* sleeps: it was not done; between two tries */
         atomic_store(&load.promised[i], result > 0);
         if (result < 0 && result != LAPSE_EOFFLINE && result != LAPSE_EUNSURE)
             complain("%s: %lld %s", id, (long long)result, lapse_error_detail());
