@@ -59,9 +59,8 @@ END_TEST
 
 START_TEST(the_oldest_of_as_many_gives_way)
 {
-    lapse_options options = {.max_pending = (uint64_t)crowd(),
-                             .overflow = LAPSE_DEAD_LETTER_OLDEST,
-                             .max_dead = LATE};
+    lapse_options options = {
+        .max_pending = (uint64_t)crowd(), .overflow = LAPSE_DEAD_LETTER_OLDEST, .max_dead = LATE};
     rig r = rig_manual(_i, START, &options);
     schedule_all(r.s, crowd());
     for (int64_t i = 0; i < LATE; i += CALL)
