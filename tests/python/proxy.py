@@ -91,7 +91,7 @@ class Proxy:
                 for s in select.select([client, server], [], [])[0]:
                     data = s.recv(65536)
                     while self.stalled:
-                        select.select([], [], [], 0.01)  # sleeps: while it is stalled
+                        select.select([], [], [], 0.01)
                     if self.cut_before and self.cut_before in data and s is client:
                         self.cut_before = None
                         return
