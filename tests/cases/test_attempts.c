@@ -229,22 +229,6 @@ START_TEST(p76_retries_leave_air)
 }
 END_TEST
 
-START_TEST(p76_a_permanent_error_is_not_retried)
-{
-    rig r = rig_manual(_i, START, NULL);
-    player p;
-    player_open(&p, r.s, always_reject);
-    handle(r.s, "q", &p, NULL);
-    put(r.s, "q", "o", 0);
-    run_for(&r, LAPSE_HOURS(3));
-    ck_assert_uint_eq(tape_count(&p.ran), 1);
-    ck_assert_int_eq(only_letter(r.s).reason, LAPSE_REASON_REJECTED);
-    ck_assert_uint_eq(stats_of(r.s).retried, 0);
-    player_close(&p);
-    rig_close(&r);
-}
-END_TEST
-
 static int compare_times(const void *a, const void *b)
 {
     const lapse_ns *x = a, *y = b;
@@ -308,40 +292,6 @@ START_TEST(p77_overdue_runs_once_and_knows_how_late)
 }
 END_TEST
 
-/* Dropping what is late exists, where it was asked for, and is told. */
-START_TEST(p77_dropped_only_on_request_and_reported)
-{
-    static letters told;
-    told.count = 0;
-    lapse_options options = {.hook_arg = &told, .on_dead = keep_letter};
-    rig r = rig_manual(_i, START, &options);
-    player p, patient;
-    player_open(&p, r.s, NULL);
-    player_open(&patient, r.s, NULL);
-    handle(r.s, "q", &p, &(lapse_policy){.expires = LAPSE_SECONDS(5)});
-    handle(r.s, "patient", &patient, NULL);
-    put(r.s, "q", "too late", LAPSE_SECONDS(10) - LAPSE_MS(1));
-    put(r.s, "q", "just in time", LAPSE_SECONDS(10));
-    put(r.s, "patient", "late", LAPSE_SECONDS(1));
-    lapse_clock_advance(r.clock, LAPSE_SECONDS(15));
-    advance(&r, 0);
-    ck_assert_uint_eq(tape_count(&p.ran), 1);
-    ck_assert_str_eq(p.ran.entries[0].id, "just in time");
-    ck_assert_int_eq(p.ran.entries[0].late, LAPSE_SECONDS(5));
-    ck_assert_uint_eq(tape_count(&patient.ran), 1);
-    ck_assert_int_eq(told.count, 1);
-    ck_assert_str_eq(told.list[0].id, "too late");
-    ck_assert_int_eq(told.list[0].reason, LAPSE_REASON_EXPIRED);
-    ck_assert_int_eq(told.list[0].attempt, 0); /* It was never delivered. */
-    ck_assert_uint_eq(stats_of(r.s).dead_by[LAPSE_REASON_EXPIRED], 1);
-    ck_assert_uint_eq(stats_of(r.s).started, 2);
-    expect_books(r.s);
-    player_close(&p);
-    player_close(&patient);
-    rig_close(&r);
-}
-END_TEST
-
 /* A retry is due when it was asked for: it expires by that. */
 START_TEST(p77_a_retry_has_a_due_time_of_its_own)
 {
@@ -379,11 +329,9 @@ int main(void)
     ADD_FOR_ENGINES(group, the_ladder_is_what_the_policy_says);
     ADD_FOR_ENGINES(group, a_long_ladder_does_not_overflow);
     ADD_FOR_ENGINES(group, p76_retries_leave_air);
-    ADD_FOR_ENGINES(group, p76_a_permanent_error_is_not_retried);
     ADD_FOR_ENGINES(group, p76_what_fails_together_is_not_retried_together);
     group = add_group(suite, "too late");
     ADD_FOR_ENGINES(group, p77_overdue_runs_once_and_knows_how_late);
-    ADD_FOR_ENGINES(group, p77_dropped_only_on_request_and_reported);
     ADD_FOR_ENGINES(group, p77_a_retry_has_a_due_time_of_its_own);
     return run_suite(suite);
 }

@@ -370,26 +370,6 @@ START_TEST(a_paused_queue_starts_nothing)
 }
 END_TEST
 
-START_TEST(takers_of_a_paused_queue_get_nothing)
-{
-    rig r = rig_manual(_i, START, NULL);
-    put(r.s, "q", "running", 0);
-    put(r.s, "q", "waiting", LAPSE_MS(1));
-    advance(&r, LAPSE_MS(2));
-    int64_t fence = poll_one(r.s, "q", "running")->fence;
-    ck_assert_int_eq(lapse_pause(r.s, "q"), 0);
-    expect_nothing(r.s, "q");
-    expect_nothing(r.s, NULL);
-    ck_assert(lapse_holds(r.s, fence)); /* What runs goes on. */
-    ck_assert_int_eq(lapse_settle(r.s, fence, LAPSE_GIVE_BACK, 0, NULL), 0);
-    expect_nothing(r.s, "q");
-    ck_assert_int_eq(lapse_resume(r.s, "q"), 0);
-    poll_one(r.s, NULL, "running");
-    poll_one(r.s, "q", "waiting");
-    rig_close(&r);
-}
-END_TEST
-
 START_TEST(pausing_has_errors)
 {
     rig r = rig_manual(_i, START, NULL);
@@ -466,7 +446,6 @@ int main(void)
     ADD_FOR_ENGINES(group, handlers_change_while_they_run);
     group = add_group(suite, "pausing");
     ADD_FOR_ENGINES(group, a_paused_queue_starts_nothing);
-    ADD_FOR_ENGINES(group, takers_of_a_paused_queue_get_nothing);
     ADD_FOR_ENGINES(group, pausing_has_errors);
     ADD_FOR_ENGINES(group, resume_wakes_those_who_wait);
     return run_suite(suite);

@@ -66,43 +66,6 @@ START_TEST(p63_a_task_that_kills_its_worker_ends)
 }
 END_TEST
 
-/* The same for a handler: its policy says how often. The host begins and never settles. */
-START_TEST(p63_lost_workers_count_as_attempts_of_the_policy)
-{
-    rig r = rig_manual(_i, START, NULL);
-    lapse_policy policy = {.attempts = 3, .run_limit = LAPSE_SECONDS(10)};
-    ck_assert_int_eq(lapse_handle(r.s, "q", never, NULL, NULL, &policy), 0);
-    put(r.s, "q", "poison", 0);
-    put_many(r.s, "q", "g", 99, 0);
-    int deliveries = 0, done = 0;
-    int64_t fences[20];
-    for (int i = 0; i < 20; i++) {
-        const lapse_order *order;
-        lapse_callback fn;
-        void *arg;
-        ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_SECONDS(11)), 0);
-        while (lapse_begin(r.s, LAPSE_FOREVER, &order, &fn, &arg) == 1)
-            if (strcmp(order->id, "poison") == 0) {
-                fences[deliveries++] = order->fence;
-                ck_assert_int_eq(order->attempt, deliveries);
-            } else {
-                ck_assert_int_eq(lapse_settle(r.s, order->fence, LAPSE_DONE, 0, NULL), 0);
-                done++;
-            }
-    }
-    ck_assert_int_eq(deliveries, 3);
-    ck_assert_int_eq(done, 99);
-    letter dead = only_letter(r.s);
-    ck_assert_int_eq(dead.reason, LAPSE_REASON_LOST);
-    ck_assert_int_eq(dead.attempt, 3);
-    ck_assert_uint_eq(stats_of(r.s).lost, 3);
-    expect_books(r.s);
-    for (int i = 0; i < 3; i++) /* They were slow, not dead. */
-        ck_assert_int_eq(lapse_settle(r.s, fences[i], LAPSE_DONE, 0, NULL), LAPSE_ESTALE);
-    rig_close(&r);
-}
-END_TEST
-
 START_TEST(p63_an_operator_can_call_it_off)
 {
     rig r = rig_manual(_i, START, NULL);
@@ -250,7 +213,6 @@ int main(void)
     Suite *suite = suite_create("lost consumers");
     TCase *group = add_group(suite, "lost consumers");
     ADD_FOR_ENGINES(group, p63_a_task_that_kills_its_worker_ends);
-    ADD_FOR_ENGINES(group, p63_lost_workers_count_as_attempts_of_the_policy);
     ADD_FOR_ENGINES(group, p63_an_operator_can_call_it_off);
     ADD_FOR_ENGINES(group, p63_the_order_stays_readable_for_the_loser);
     ADD_FOR_ENGINES(group, p71_delivered_thrice_and_swept_twice);

@@ -9,52 +9,6 @@
 
 /* -- Requeue --------------------------------------------------------------------------------- */
 
-START_TEST(requeue_starts_anew)
-{
-    rig r = rig_manual(_i, START, NULL);
-    player p;
-    player_open(&p, r.s, always_fail);
-    handle(r.s, "q", &p, &(lapse_policy){.attempts = 2, .jitter_percent = -1});
-    put_with_payload(r.s, "q", "o", 0);
-    advance(&r, LAPSE_MS(1));
-    advance(&r, LAPSE_SECONDS(1));
-    int64_t dead = only_letter(r.s).generation;
-    int64_t alive = lapse_requeue(r.s, "o", LAPSE_ANY, LAPSE_SECONDS(5));
-    ck_assert_int_gt(alive, dead);
-    lapse_info info;
-    ck_assert_int_eq(lapse_get(r.s, "o", &info), 0);
-    ck_assert_int_eq(info.state, LAPSE_STATE_PENDING);
-    ck_assert_int_eq(info.generation, alive);
-    ck_assert_int_eq(info.attempt, 0);
-    ck_assert_int_eq(info.reason, LAPSE_REASON_NONE);
-    ck_assert_int_eq(info.ended, 0);
-    ck_assert_ptr_null(info.error);
-    ck_assert_uint_eq(info.payload_len, 7);
-    ck_assert_mem_eq(info.payload, "pay\0oad", 7);
-    lapse_info_free(&info);
-    ck_assert_int_eq(lapse_cancel(r.s, "o", dead), LAPSE_FATE_UNKNOWN);
-    advance(&r, LAPSE_SECONDS(5) - 1);
-    ck_assert_uint_eq(tape_count(&p.ran), 2);
-    advance(&r, 1);
-    ck_assert_uint_eq(tape_count(&p.ran), 3);
-    ck_assert_int_eq(p.ran.entries[2].attempt, 1); /* Its attempts are counted anew. */
-    ck_assert_int_eq(p.ran.entries[2].late, 0);
-    ck_assert_int_eq(p.ran.entries[2].generation, alive);
-    ck_assert_int_gt(p.ran.entries[2].fence, p.ran.entries[1].fence);
-    p.say = NULL;
-    advance(&r, LAPSE_SECONDS(2));
-    lapse_stats t = stats_of(r.s);
-    ck_assert_uint_eq(t.scheduled, 2);
-    ck_assert_uint_eq(t.requeued, 1);
-    ck_assert_uint_eq(t.dead_total, 1);
-    ck_assert_uint_eq(t.dead, 0);
-    ck_assert_uint_eq(t.done, 1);
-    expect_books(r.s);
-    player_close(&p);
-    rig_close(&r);
-}
-END_TEST
-
 /* An order with a callback of its own keeps it, and its argument, until it is over. */
 struct stubborn {
     int runs, give_in, released;
@@ -92,78 +46,6 @@ START_TEST(requeue_keeps_the_callback)
     ck_assert_uint_eq(stats_of(r.s).dead, 0);
     rig_close(&r);
     ck_assert_int_eq(s.released, 1);
-}
-END_TEST
-
-START_TEST(requeue_has_errors)
-{
-    lapse_options options = {.max_pending = 2};
-    rig r = rig_manual(_i, START, &options);
-    player p;
-    player_open(&p, r.s, always_reject);
-    handle(r.s, "q", &p, NULL);
-    int64_t generation = put(r.s, "q", "o", 0);
-    advance(&r, LAPSE_MS(1));
-    char longest[LAPSE_ID_MAX + 2];
-    memset(longest, 'i', sizeof longest);
-    longest[LAPSE_ID_MAX + 1] = '\0';
-    ck_assert_int_eq(lapse_requeue(r.s, "other", LAPSE_ANY, 0), LAPSE_EUNKNOWN);
-    ck_assert_int_eq(lapse_requeue(r.s, "o", generation + 1, 0), LAPSE_EUNKNOWN);
-    ck_assert_int_lt(lapse_requeue(r.s, "", LAPSE_ANY, 0), 0);
-    ck_assert_int_lt(lapse_requeue(r.s, longest, LAPSE_ANY, 0), 0);
-    ck_assert_int_eq(lapse_requeue(r.s, NULL, LAPSE_ANY, 0), LAPSE_EINVAL);
-    ck_assert_int_eq(lapse_requeue(NULL, "o", LAPSE_ANY, 0), LAPSE_EINVAL);
-    ck_assert_int_eq(lapse_requeue(r.s, "o", LAPSE_ANY, LAPSE_DELAY_MAX + 1), LAPSE_ERANGE);
-    put(r.s, "pull", "o", 0); /* The id is used again. */
-    ck_assert_int_eq(lapse_requeue(r.s, "o", LAPSE_ANY, 0), LAPSE_EEXISTS);
-    advance(&r, LAPSE_MS(1));
-    int64_t fence = poll_one(r.s, "pull", "o")->fence;
-    ck_assert_int_eq(lapse_requeue(r.s, "o", generation, 0), LAPSE_EEXISTS);
-    put(r.s, "pull", "second", 0);
-    ck_assert_int_eq(lapse_settle(r.s, fence, LAPSE_DONE, 0, NULL), 0);
-    put(r.s, "pull", "third", 0);
-    ck_assert_int_eq(lapse_requeue(r.s, "o", LAPSE_ANY, 0), LAPSE_EFULL);
-    ck_assert_int_eq(only_letter(r.s).generation, generation); /* It is still there. */
-    ck_assert_int_eq(lapse_cancel(r.s, "third", LAPSE_ANY), LAPSE_FATE_CANCELLED);
-    ck_assert_int_gt(lapse_requeue(r.s, "o", generation, 0), generation);
-    advance(&r, LAPSE_MS(1));
-    ck_assert_int_eq(lapse_stop(r.s), 0);
-    ck_assert_int_eq(lapse_requeue(r.s, "o", LAPSE_ANY, 0), LAPSE_ECLOSED);
-    ck_assert_int_eq(only_letter(r.s).attempt, 1);
-    expect_books(r.s);
-    player_close(&p);
-    rig_close(&r);
-}
-END_TEST
-
-/* Dead letters of one id: the newest, unless a generation is named. */
-START_TEST(several_dead_letters_of_one_id)
-{
-    rig r = rig_manual(_i, START, NULL);
-    player p;
-    player_open(&p, r.s, always_reject);
-    handle(r.s, "q", &p, NULL);
-    int64_t generations[4];
-    for (int i = 0; i < 4; i++) {
-        generations[i] = put(r.s, "q", "o", 0);
-        advance(&r, LAPSE_MS(1));
-    }
-    ck_assert_uint_eq(stats_of(r.s).dead, 4);
-    lapse_info info;
-    ck_assert_int_eq(lapse_get(r.s, "o", &info), 0);
-    ck_assert_int_eq(info.generation, generations[3]);
-    lapse_info_free(&info);
-    ck_assert_int_eq(lapse_purge(r.s, "o", generations[3]), 1);
-    ck_assert_int_eq(lapse_purge(r.s, "o", generations[3]), 0);
-    ck_assert_int_gt(lapse_requeue(r.s, "o", generations[0], LAPSE_HOURS(1)), generations[3]);
-    ck_assert_int_eq(lapse_cancel(r.s, "o", LAPSE_ANY), LAPSE_FATE_CANCELLED);
-    ck_assert_int_gt(lapse_requeue(r.s, "o", LAPSE_ANY, LAPSE_HOURS(1)), 0);
-    ck_assert_int_eq(only_letter(r.s).generation, generations[1]); /* The newest went. */
-    ck_assert_int_eq(lapse_purge(r.s, "o", LAPSE_ANY), 1);
-    ck_assert_uint_eq(pending_in(r.s), 1); /* Purging is for the dead. */
-    expect_books(r.s);
-    player_close(&p);
-    rig_close(&r);
 }
 END_TEST
 
@@ -315,10 +197,7 @@ int main(void)
 {
     Suite *suite = suite_create("requeue");
     TCase *group = add_group(suite, "requeue and purge");
-    ADD_FOR_ENGINES(group, requeue_starts_anew);
     ADD_FOR_ENGINES(group, requeue_keeps_the_callback);
-    ADD_FOR_ENGINES(group, requeue_has_errors);
-    ADD_FOR_ENGINES(group, several_dead_letters_of_one_id);
     ADD_FOR_ENGINES(group, purge_deletes_for_good);
     ADD_FOR_ENGINES(group, a_visitor_may_requeue_and_purge);
     ADD_FOR_ENGINES(group, a_walk_may_end_early);

@@ -299,22 +299,6 @@ START_TEST(settle_retry_and_give_back)
 }
 END_TEST
 
-START_TEST(a_given_back_order_keeps_its_place)
-{
-    rig r = rig_manual(_i, START, NULL);
-    put(r.s, NULL, "first", LAPSE_MS(1));
-    put(r.s, NULL, "second", LAPSE_MS(2));
-    put(r.s, NULL, "third", LAPSE_MS(3));
-    advance(&r, LAPSE_MS(10));
-    const lapse_order *order = poll_one(r.s, NULL, "first");
-    ck_assert_int_eq(lapse_settle(r.s, order->fence, LAPSE_GIVE_BACK, 0, NULL), 0);
-    poll_one(r.s, NULL, "first");
-    poll_one(r.s, NULL, "second");
-    poll_one(r.s, NULL, "third");
-    rig_close(&r);
-}
-END_TEST
-
 START_TEST(what_a_cancelled_one_asks_for_does_not_happen)
 {
     const lapse_verdict verdicts[] = {LAPSE_DONE, LAPSE_RETRY, LAPSE_REJECT, LAPSE_FAIL,
@@ -749,7 +733,6 @@ int main(void)
     ADD_FOR_ENGINES(group, take_leaves_orders_with_a_callback);
     ADD_FOR_ENGINES(group, a_claim_is_settled_once);
     ADD_FOR_ENGINES(group, settle_retry_and_give_back);
-    ADD_FOR_ENGINES(group, a_given_back_order_keeps_its_place);
     ADD_FOR_ENGINES(group, what_a_cancelled_one_asks_for_does_not_happen);
     ADD_FOR_ENGINES(group, a_failing_taker_uses_up_the_attempts);
     ADD_FOR_ENGINES(group, begin_and_settle_for_hosts);

@@ -128,6 +128,18 @@ def python(
     )
 
 
+def fine(program: str, *args: str) -> str:
+    """Run a program in a process of its own; what it prints."""
+    done = python("import lapse, os, sys, time, threading\n" + textwrap.dedent(program), *args)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    return done.stdout
+
+
+def ids(s: lapse.Scheduler, states: lapse.State = lapse.State.PENDING) -> list[str]:
+    """Of its orders, sorted."""
+    return sorted(info.id for info in s.orders(states))
+
+
 def every_python(test):
     """Run a test in each CPython that there is; in this one only when it is to be quick.
 

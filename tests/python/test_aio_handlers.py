@@ -139,11 +139,8 @@ def test_orders_beyond_it_stay_pending(loops):
     loops.run(main)
 
 
-def test_a_full_loop_does_not_spin(loops, monkeypatch):
+def test_a_full_loop_does_not_spin(loops, wakes):
     """While no order fits, the descriptor stays readable: nobody may listen to it."""
-    calls = []
-    ready = lapse._runner.Runner.ready
-    monkeypatch.setattr(lapse._runner.Runner, "ready", lambda r: (calls.append(1), ready(r)))
 
     async def main():
         go, inside = asyncio.Event(), asyncio.Event()
@@ -156,19 +153,16 @@ def test_a_full_loop_does_not_spin(loops, monkeypatch):
             await s.schedule_many([(str(i), 0, callback) for i in range(3)])
             await inside.wait()
             await until(lambda: not s._runner.passing)
-            before = len(calls)
+            before = len(wakes)
             await passes(100)
-            assert len(calls) == before and (await s.stats())["pending"] == 2
+            assert len(wakes) == before and (await s.stats())["pending"] == 2
             go.set()
 
     loops.run(main)
 
 
-def test_an_idle_loop_does_not_wake(loops, monkeypatch):
+def test_an_idle_loop_does_not_wake(loops, wakes):
     """What a taker could have, and nobody wants, is told once."""
-    calls = []
-    ready = lapse._runner.Runner.ready
-    monkeypatch.setattr(lapse._runner.Runner, "ready", lambda r: (calls.append(1), ready(r)))
 
     async def main():
         s, clock = loops.told()
@@ -177,11 +171,11 @@ def test_an_idle_loop_does_not_wake(loops, monkeypatch):
         await s.schedule("paused", 1, print, queue="p")
         await s.pause("p")
         clock.advance(2)
-        await until(lambda: calls)
+        await until(lambda: wakes)
         await passes(20)
-        before = len(calls)
+        before = len(wakes)
         await passes(100)
-        assert len(calls) == before <= 3
+        assert len(wakes) == before <= 3
         await s.close()
 
     loops.run(main)

@@ -12,7 +12,18 @@ import time
 import lapse
 import pytest
 from lapse import Fate, Reason, State
-from support import PATIENCE, SANITIZED, Story, in_threads, python, rounds, until, until_asleep
+from support import (
+    PATIENCE,
+    SANITIZED,
+    Story,
+    fine,
+    ids,
+    in_threads,
+    python,
+    rounds,
+    until,
+    until_asleep,
+)
 
 forks = pytest.mark.skipif(
     SANITIZED,
@@ -22,31 +33,10 @@ forks = pytest.mark.skipif(
 
 
 @pytest.fixture
-def url(tmp_path):
-    address = f"sqlite:///{tmp_path}/orders.db"
-    try:
-        lapse.Scheduler(address, workers=0).close()
-    except lapse.NoStore as error:
-        pytest.skip(f"this build has no SQLite: {error}")
-    return address
-
-
-@pytest.fixture
 def s(url):
     """It runs nothing by itself."""
     with lapse.Scheduler(url, workers=0) as scheduler:
         yield scheduler
-
-
-def fine(program, *args):
-    """Run a program in a process of its own; what it prints."""
-    done = python("import lapse, os, sys, time, threading\n" + textwrap.dedent(program), *args)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
-    return done.stdout
-
-
-def ids(s, states=State.PENDING):
-    return sorted(info.id for info in s.orders(states))
 
 
 # -- Schedule in one process, run in another ------------------------------------------------

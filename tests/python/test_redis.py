@@ -11,7 +11,7 @@ import pytest
 from lapse import Fate, Reason, State
 from private_server import answers, outlived
 from redis_server import Connection, Server
-from support import PATIENCE, in_threads, python, rounds, until
+from support import PATIENCE, fine, ids, in_threads, rounds, until
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +31,6 @@ def s(url):
     """It runs nothing by itself."""
     with lapse.Scheduler(url, workers=0) as scheduler:
         yield scheduler
-
-
-def fine(program, *args):
-    done = python("import lapse, os, sys, threading\n" + program, *args)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
-    return done.stdout
-
-
-def ids(s, states=State.PENDING):
-    return sorted(info.id for info in s.orders(states))
 
 
 # -- Who uses it ---------------------------------------------------------------------------

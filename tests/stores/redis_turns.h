@@ -10,7 +10,7 @@
 #include <hiredis/hiredis.h>
 #include <stdlib.h>
 
-#include "stores/durable.h"
+#include "stores/one_turn.h"
 
 #define LEASE LAPSE_SECONDS(30)
 
@@ -48,32 +48,16 @@ static inline void close_bench(bench *b)
 
 /* -- Turns -------------------------------------------------------------------------------- */
 
-static inline size_t free_loans(lp_loan *l)
-{
-    size_t n = 0;
-    for (lp_loan *next; l; l = next, n++) {
-        next = l->next;
-        free(l);
-    }
-    return n;
-}
-
 static inline int run_turn(bench *b, lp_job *const *jobs, size_t count, lp_want *wants,
                            size_t want_count, lp_loan **loans)
 {
-    lp_turn t = {.now = now_of(b),
-                 .wall = UTC_START,
-                 .lease = b->lease,
-                 .jobs = jobs,
-                 .job_count = count,
-                 .wants = wants,
-                 .want_count = want_count,
-                 .push_most = 1000000};
-    int code = lp_redis_store.turn(b->d, &t);
+    lp_loan *claimed = NULL;
+    int code = take_one_turn(b->d, now_of(b), UTC_START, b->lease, jobs, count, wants, want_count,
+                             &claimed);
     if (loans)
-        *loans = t.loans;
+        *loans = claimed;
     else
-        free_loans(t.loans);
+        free_loans(claimed);
     return code;
 }
 

@@ -115,9 +115,12 @@ START_TEST(requeue_starts_anew)
     ck_assert_int_gt(alive, dead);
     if (lapse_abilities(r.s) & LAPSE_CAN_LIST)
         look_at_requeued(r.s, alive);
-    advance(&r, LAPSE_SECONDS(5) - LAPSE_MS(1));
+    if (lapse_abilities(r.s) & LAPSE_CAN_CANCEL)
+        ck_assert_int_eq(lapse_cancel(r.s, "o", dead), LAPSE_FATE_UNKNOWN);
+    lapse_ns tick = r.tick > 0 ? r.tick : 1;
+    advance(&r, LAPSE_SECONDS(5) - tick);
     ck_assert_uint_eq(tape_count(&p.ran), 2);
-    advance(&r, LAPSE_MS(1));
+    advance(&r, tick);
     ck_assert_uint_eq(tape_count(&p.ran), 3);
     ck_assert_int_eq(p.ran.entries[2].attempt, 1); /* Its attempts are counted anew. */
     ck_assert_int_eq(p.ran.entries[2].late, 0);
@@ -152,6 +155,11 @@ START_TEST(requeue_has_errors)
     ck_assert_int_eq(lapse_requeue(r.s, "o", generation + 1, 0), LAPSE_EUNKNOWN);
     ck_assert_int_lt(lapse_requeue(r.s, "", LAPSE_ANY, 0), 0);
     ck_assert_int_eq(lapse_requeue(r.s, NULL, LAPSE_ANY, 0), LAPSE_EINVAL);
+    ck_assert_int_eq(lapse_requeue(NULL, "o", LAPSE_ANY, 0), LAPSE_EINVAL);
+    char longest[LAPSE_ID_MAX + 2];
+    memset(longest, 'i', sizeof longest);
+    longest[LAPSE_ID_MAX + 1] = '\0';
+    ck_assert_int_lt(lapse_requeue(r.s, longest, LAPSE_ANY, 0), 0);
     ck_assert_int_eq(lapse_requeue(r.s, "o", LAPSE_ANY, LAPSE_DELAY_MAX + 1), LAPSE_ERANGE);
     put(r.s, "pull", "o", 0); /* The id is used again. */
     EXPECT_ERROR(lapse_requeue(r.s, "o", LAPSE_ANY, 0), LAPSE_EEXISTS, "");
@@ -197,6 +205,8 @@ START_TEST(several_dead_letters_of_one_id)
     ck_assert_int_eq(lapse_cancel(r.s, "o", LAPSE_ANY), LAPSE_FATE_CANCELLED);
     ck_assert_int_gt(lapse_requeue(r.s, "o", LAPSE_ANY, LAPSE_HOURS(1)), 0);
     ck_assert_int_eq(only_letter(r.s).generation, generations[1]); /* The newest went. */
+    ck_assert_int_eq(lapse_purge(r.s, "o", LAPSE_ANY), 1);
+    ck_assert_uint_eq(pending_in(r.s), 1); /* Purging is for the dead. */
     expect_books(r.s);
     player_close(&p);
     rig_close(&r);

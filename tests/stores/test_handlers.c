@@ -225,6 +225,8 @@ START_TEST(p76_a_permanent_error_is_not_retried)
     run_for(&r, LAPSE_SECONDS(20));
     ck_assert_uint_eq(tape_count(&p.ran), 1);
     ck_assert_int_eq(only_letter(r.s).attempt, 1);
+    ck_assert_int_eq(only_letter(r.s).reason, LAPSE_REASON_REJECTED);
+    ck_assert_uint_eq(stats_of(r.s).retried, 0);
     player_close(&p);
     rig_close(&r);
 }
@@ -259,6 +261,8 @@ START_TEST(p63_lost_workers_count_as_attempts_of_the_policy)
     letter dead = only_letter(r.s);
     ck_assert_int_eq(dead.reason, LAPSE_REASON_LOST);
     ck_assert_int_eq(dead.attempt, 3);
+    if (!(lapse_abilities(r.s) & LAPSE_CAN_DURABLE)) /* Else who claims it next may count it. */
+        ck_assert_uint_eq(stats_of(r.s).lost, 3);
     expect_books(r.s);
     for (int i = 0; i < 3; i++) /* They were slow, not dead. */
         ck_assert_int_eq(lapse_settle(r.s, fences[i], LAPSE_DONE, 0, NULL), LAPSE_ESTALE);

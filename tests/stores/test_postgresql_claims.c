@@ -4,7 +4,7 @@
 #define _GNU_SOURCE
 #include "stores/postgresql_client.h"
 
-#include "stores/durable.h"
+#include "stores/one_turn.h"
 
 #define LEASE LAPSE_HOURS(1)
 
@@ -29,15 +29,10 @@ static void close_turns(lp_durable *d, PGconn *app)
 static lp_loan *take_turn(lp_durable *d, lp_job *const *jobs, size_t count, lp_want *wants,
                           size_t want_count)
 {
-    lp_turn t = {.now = now_ns(),
-                 .lease = LEASE,
-                 .jobs = jobs,
-                 .job_count = count,
-                 .wants = wants,
-                 .want_count = want_count,
-                 .push_most = 1000000};
-    ck_assert_msg(lp_postgresql_store.turn(d, &t) == 0, "%s", lapse_error_detail());
-    return t.loans;
+    lp_loan *loans;
+    int code = take_one_turn(d, now_ns(), 0, LEASE, jobs, count, wants, want_count, &loans);
+    ck_assert_msg(code == 0, "%s", lapse_error_detail());
+    return loans;
 }
 
 static lp_want want_of(const char *const *queue, unsigned most)

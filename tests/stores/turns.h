@@ -11,11 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "stores/durable.h"
+#include "stores/one_turn.h"
 #include "support/support.h"
 
-#define WALL INT64_C(1767225600000000000) /* 2026-01-01, at START */
 #define LEASE LAPSE_SECONDS(30)
+#define WALL INT64_C(1767225600000000000) /* 2026-01-01, at START */
 
 typedef struct bench {
     lp_durable *d;
@@ -96,32 +96,16 @@ static inline void pass(bench *b, lapse_ns by)
 
 /* -- Turns ----------------------------------------------------------------------------- */
 
-static inline size_t free_loans(lp_loan *l)
-{
-    size_t n = 0;
-    for (lp_loan *next; l; l = next, n++) {
-        next = l->next;
-        free(l);
-    }
-    return n;
-}
-
 /* Asserts nothing: also for other threads and for children. */
 static inline int run_turn(bench *b, lp_job *const *jobs, size_t count, lp_want *wants,
                            size_t want_count, lp_loan **loans)
 {
-    lp_turn t = {.now = b->now,
-                 .wall = b->wall,
-                 .lease = LEASE,
-                 .jobs = jobs,
-                 .job_count = count,
-                 .wants = wants,
-                 .want_count = want_count,
-                 .push_most = 1000000};
-    int code = b->ops->turn(b->d, &t);
+    lp_loan *claimed = NULL;
+    int code =
+        take_one_turn(b->d, b->now, b->wall, LEASE, jobs, count, wants, want_count, &claimed);
     if (loans)
-        *loans = t.loans;
-    else if (free_loans(t.loans))
+        *loans = claimed;
+    else if (free_loans(claimed))
         complain("a turn without wants brought orders");
     return code;
 }
