@@ -210,11 +210,11 @@ int glue_push_fate(lua_State *L, int fate)
 {
     if (fate < 0)
         return glue_failure(L, fate);
-    const char *why = glue_name_of(fates, fate);
-    lua_pushboolean(L, why == NULL);
-    if (!why)
+    bool changed = fate == LAPSE_FATE_CANCELLED || fate == LAPSE_FATE_RESCHEDULED;
+    lua_pushboolean(L, changed);
+    if (changed)
         return 1;
-    lua_pushstring(L, why);
+    lua_pushstring(L, glue_name_of(fates, fate));
     return 2;
 }
 

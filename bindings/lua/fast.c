@@ -31,7 +31,9 @@ static double fast_schedule(scheduler *s, const char *id, size_t id_len, double 
 {
     if (!serves(s)) /* Nor is there a cell any more. */
         return 0;
-    lapse_spec spec = {.id = id, .id_len = id_len, .fn = glue_call_in_lua, .arg = cell};
+    lapse_spec spec = glue_spec(id, id_len);
+    spec.fn = glue_call_in_lua;
+    spec.arg = cell;
     slots_use(cell);
     double generation = put(s, &spec, delay);
     if (generation <= 0)
@@ -45,8 +47,10 @@ static double fast_put(scheduler *s, const char *id, size_t id_len, double delay
     if (!serves(s) || queue_len > LAPSE_ID_MAX || memchr(queue, '\0', queue_len) ||
         payload_len > LAPSE_PAYLOAD_MAX)
         return 0;
-    lapse_spec spec = {
-        .id = id, .id_len = id_len, .queue = queue, .payload = payload, .payload_len = payload_len};
+    lapse_spec spec = glue_spec(id, id_len);
+    spec.queue = queue;
+    spec.payload = payload;
+    spec.payload_len = payload_len;
     return put(s, &spec, delay);
 }
 

@@ -168,6 +168,25 @@ extern const luaL_Reg glue_dead_methods[]; /* of schedulers */
 
 /* -- schedule.c -- */
 
+/* An order that says no more than its id. Every field is named: compilers clear all of it first
+ * if one is not, which costs more. */
+static inline lapse_spec glue_spec(const char *id, size_t id_len)
+{
+    return (lapse_spec){
+        .id = id,
+        .id_len = id_len,
+        .queue = NULL,
+        .delay = 0,
+        .at = 0,
+        .payload = NULL,
+        .payload_len = 0,
+        .fn = NULL,
+        .arg = NULL,
+        .release = NULL,
+        .flags = 0,
+    };
+}
+
 /* Marks an order whose callback is a Lua function, which only the loop in Lua calls. */
 lapse_verdict glue_call_in_lua(const lapse_order *order, void *arg);
 

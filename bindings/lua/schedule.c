@@ -57,7 +57,7 @@ static int put_order(lua_State *L, scheduler *s, lapse_spec *spec, int callback,
 {
     if (!s->lapse)
         return glue_closed(L);
-    if (callback && name_handler(L, s, callback, queue, spec))
+    if (callback && s->handles && name_handler(L, s, callback, queue, spec))
         callback = 0;
     if (callback && s->durable)
         return refuse_unregistered(L);
@@ -74,10 +74,12 @@ static int schedule(lua_State *L)
     scheduler *s = glue_self_anew(L);
     if (lua_gettop(L) != 4)
         lua_settop(L, 4);
-    lapse_spec spec = {.id = NULL};
-    spec.id = glue_check_id(L, 2, &spec.id_len);
-    spec.delay = glue_check_seconds(L, 3, "the delay");
+    size_t id_len;
+    const char *id = glue_check_id(L, 2, &id_len);
+    lapse_ns delay = glue_check_seconds(L, 3, "the delay");
     glue_check_callback(L, 4, "the callback");
+    lapse_spec spec = glue_spec(id, id_len);
+    spec.delay = delay;
     return put_order(L, s, &spec, 4, 0);
 }
 

@@ -65,15 +65,17 @@ static uint32_t *memory_of(slots *s, const void *function)
     return &s->recent[(mixed ^ (mixed >> 7)) % SLOTS_RECENT];
 }
 
-/* The number that the function has already; 0: none that is remembered. */
-static uint32_t find(slots *s, const void *function)
+/* The number that the function has already, counted once more; 0: none that is remembered. */
+static uint32_t use_again(slots *s, const void *function)
 {
     uint32_t number = *memory_of(s, function);
     if (!number)
         return 0;
-    const slot_cell *cell = cell_of(s, number);
-    bool same = cell->function == function && cell->users > 0 && cell->users < UINT32_MAX;
-    return same ? number : 0;
+    slot_cell *cell = cell_of(s, number);
+    if (cell->function != function || cell->users == 0 || cell->users == UINT32_MAX)
+        return 0;
+    cell->users++;
+    return number;
 }
 
 /* A number that is in no list; it is not in use yet. 0 without memory. */
@@ -101,11 +103,9 @@ static void use(slots *s, uint32_t number, const void *function)
 uint32_t slots_anchor(lua_State *L, slots *s, int callback)
 {
     const void *function = lua_topointer(L, callback);
-    uint32_t number = function ? find(s, function) : 0;
-    if (number) {
-        cell_of(s, number)->users++;
+    uint32_t number = function ? use_again(s, function) : 0;
+    if (number)
         return number;
-    }
     if (!lua_isfunction(L, callback))
         function = NULL;
     number = next_number(s);

@@ -163,8 +163,11 @@ static inline int take_arguments(binding_state *state, const signature *sig, PyO
 {
     if (keywords || given < sig->required || given > sig->count)
         return take_any_arguments(state, sig, args, given, keywords, out);
-    for (int i = 0; i < sig->count; i++)
-        out[i] = i < given ? args[i] : NULL;
+    int i = 0;
+    for (; i < given; i++)
+        out[i] = args[i];
+    for (; i < sig->count; i++)
+        out[i] = NULL;
     return 0;
 }
 

@@ -49,11 +49,10 @@ static PyObject *schedule_fast(PyObject *object, const signature *sig, PyObject 
                                Py_ssize_t given, PyObject *keywords)
 {
     scheduler *self = as_scheduler(object);
-    PyObject *a[PUT_ARGUMENTS];
-    if (take_arguments(self->state, sig, args, given, keywords, a))
+    put_arguments a;
+    if (take_arguments(self->state, sig, args, given, keywords, a.all))
         return NULL;
-    put_arguments all = {a[0], a[1], a[2], a[3], a[4], a[5]};
-    return schedule(self, &all, sig == &schedule_at_signature);
+    return schedule(self, &a, sig == &schedule_at_signature);
 }
 
 PyObject *scheduler_schedule(PyObject *self, PyObject *const *args, Py_ssize_t given,

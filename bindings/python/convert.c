@@ -65,9 +65,10 @@ static int refuse_named(const char *name, const char *what, PyObject *value)
     return -1;
 }
 
+/* The exact types are asked for first, here and below: that needs no call into CPython. */
 static bool is_int(PyObject *value)
 {
-    return PyLong_Check(value) && !PyBool_Check(value);
+    return PyLong_CheckExact(value) || (PyLong_Check(value) && !PyBool_Check(value));
 }
 
 /* A whole number of seconds, saturated at the ends of int64. */
@@ -132,7 +133,7 @@ static int refuse_delay(binding_state *state, const char *name, PyObject *value)
 
 int convert_delay(binding_state *state, const char *name, PyObject *value, lapse_ns *out)
 {
-    if (PyFloat_Check(value)) {
+    if (!PyLong_CheckExact(value) && PyFloat_Check(value)) {
         double seconds = PyFloat_AsDouble(value);
         return lapse_ns_from_seconds(seconds, out) < 0 ? refuse_range(state, name, value) : 0;
     }
@@ -324,7 +325,7 @@ static int text_of_str(binding_state *state, PyObject *value, text *out)
 int convert_id(binding_state *state, PyObject *value, text *out)
 {
     *out = (text){0};
-    if (PyUnicode_Check(value))
+    if (PyUnicode_CheckExact(value) || PyUnicode_Check(value))
         return text_of_str(state, value, out);
     if (PyBytes_Check(value)) {
         out->bytes = PyBytes_AsString(value);

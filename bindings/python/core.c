@@ -97,12 +97,6 @@ core *core_open(binding_state *state, const char *url, const lapse_options *opti
     return c;
 }
 
-core *core_hold(core *c)
-{
-    c->holds++;
-    return c;
-}
-
 static int close_last(core *c)
 {
     int rc = 0;
@@ -135,7 +129,7 @@ static void close_watch(core *c)
         close(fd);
 }
 
-static void core_free(core *c)
+void core_free(core *c)
 {
     if (close_last(c) < 0)
         return; /* it still runs something: keep what that may touch */
@@ -146,12 +140,6 @@ static void core_free(core *c)
     Py_XDECREF(c->clock);
     PyMem_Free(c->link);
     PyMem_Free(c);
-}
-
-void core_drop(core *c)
-{
-    if (--c->holds == 0)
-        core_free(c);
 }
 
 void core_enter(core *c)
@@ -205,14 +193,11 @@ bool core_inside(const core *c)
     return false;
 }
 
-lapse *core_open_or_raise(binding_state *state, core *c)
+void core_raise_closed(binding_state *state, const core *c)
 {
-    if (c && c->s)
-        return c->s;
     raise_text(state, LAPSE_ECLOSED,
                c ? "the scheduler has been closed"
                  : "the scheduler was never opened: call __init__ first");
-    return NULL;
 }
 
 int core_stop(core *c)

@@ -55,8 +55,19 @@ core *core_open(binding_state *state, const char *url, const lapse_options *opti
                 PyObject *clock);
 
 /* Another reference, and one given up; the last closes the scheduler. */
-core *core_hold(core *c);
-void core_drop(core *c);
+static inline core *core_hold(core *c)
+{
+    c->holds++;
+    return c;
+}
+
+void core_free(core *c);
+
+static inline void core_drop(core *c)
+{
+    if (--c->holds == 0)
+        core_free(c);
+}
 
 /* Drop the references that are the Scheduler's. Runs finalizers. */
 void core_clear(core *c);
@@ -69,8 +80,17 @@ static inline void core_tidy(binding_state *state, core *c);
 void core_enter(core *c);
 void core_leave(core *c);
 
+/* Raise lapse.Closed about a scheduler that is not open. */
+void core_raise_closed(binding_state *state, const core *c);
+
 /* c->s if the scheduler is open, or NULL with lapse.Closed. */
-lapse *core_open_or_raise(binding_state *state, core *c);
+static inline lapse *core_open_or_raise(binding_state *state, core *c)
+{
+    if (c && c->s)
+        return c->s;
+    core_raise_closed(state, c);
+    return NULL;
+}
 
 /* Stop it; nothing when it is closed. 0 or a lapse error. */
 int core_stop(core *c);

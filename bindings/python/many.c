@@ -90,20 +90,13 @@ static int from_dict(binding_state *state, PyObject *order, PyObject **out, bool
 
 static int read_order(binding_state *state, PyObject *order, put_arguments *given, bool *absolute)
 {
-    PyObject *a[PUT_ARGUMENTS];
-    int rc;
     *absolute = false;
-    if (PyTuple_Check(order)) {
-        rc = from_tuple(order, a);
-    } else if (PyDict_Check(order)) {
-        rc = from_dict(state, order, a, absolute);
-    } else {
-        PyErr_Format(PyExc_TypeError, "an order is a tuple or a dict, not %R", order);
-        rc = -1;
-    }
-    if (!rc)
-        *given = (put_arguments){a[0], a[1], a[2], a[3], a[4], a[5]};
-    return rc;
+    if (PyTuple_Check(order))
+        return from_tuple(order, given->all);
+    if (PyDict_Check(order))
+        return from_dict(state, order, given->all, absolute);
+    PyErr_Format(PyExc_TypeError, "an order is a tuple or a dict, not %R", order);
+    return -1;
 }
 
 /* The exception that is set becomes the result of order `i`; one that is no Exception

@@ -89,32 +89,28 @@ int put_check_callback(binding_state *state, const core *c, PyObject *callback)
     return -1;
 }
 
-static int prepare_time(binding_state *state, PyObject *time, bool absolute, lapse_spec *spec)
+/* What a spec says beside what a `put` keeps valid. */
+typedef struct plain {
+    lapse_ns delay, at;
+    unsigned flags;
+} plain;
+
+static int prepare_time(binding_state *state, PyObject *time, bool absolute, plain *out)
 {
     if (!absolute)
-        return convert_delay(state, "delay", time, &spec->delay);
-    if (convert_instant(state, "at", time, &spec->at))
+        return convert_delay(state, "delay", time, &out->delay);
+    if (convert_instant(state, "at", time, &out->at))
         return -1;
-    if (!spec->at)
-        spec->at = -1; /* 0 would say that there is none; 1970 is past either way */
+    if (!out->at)
+        out->at = -1; /* 0 would say that there is none; 1970 is past either way */
     return 0;
 }
 
-static int prepare_plain(binding_state *state, const put_arguments *given, bool absolute, put *out)
+static int prepare_flags(PyObject *replace, plain *out)
 {
-    if (convert_id(state, given->order_id, &out->id))
-        return -1;
-    if (prepare_time(state, given->time, absolute, &out->spec) ||
-        convert_queue(state, given->queue, &out->queue))
-        return -1;
-    int replace = given->replace ? PyObject_IsTrue(given->replace) : 0;
-    if (replace < 0)
-        return -1;
-    out->spec.flags = replace ? LAPSE_REPLACE : 0;
-    out->spec.id = out->id.bytes;
-    out->spec.id_len = out->id.len;
-    out->spec.queue = out->queue.bytes;
-    return 0;
+    int wanted = replace ? PyObject_IsTrue(replace) : 0;
+    out->flags = wanted > 0 ? LAPSE_REPLACE : 0;
+    return wanted < 0 ? -1 : 0;
 }
 
 static int prepare_payload(PyObject *payload, put *out)
@@ -127,11 +123,7 @@ static int prepare_payload(PyObject *payload, put *out)
     }
     if (!PyObject_CheckBuffer(payload))
         return refuse_type("payload is bytes-like", payload);
-    if (PyObject_GetBuffer(payload, &out->payload, PyBUF_SIMPLE))
-        return -1;
-    out->spec.payload = out->payload.buf;
-    out->spec.payload_len = (size_t)out->payload.len;
-    return 0;
+    return PyObject_GetBuffer(payload, &out->payload, PyBUF_SIMPLE);
 }
 
 /* A durable order outlives this process and its functions. */
@@ -154,11 +146,7 @@ static int prepare_callback(binding_state *state, core *c, PyObject *callback, p
     if (!slots_remembers(&c->slots, callback) && put_check_callback(state, c, callback))
         return -1;
     out->slot = slots_take(&c->slots, callback);
-    if (!out->slot)
-        return -1;
-    out->spec.fn = put_python_runs_it;
-    out->spec.arg = out->slot;
-    return 0;
+    return out->slot ? 0 : -1;
 }
 
 /* An order that a handler is for: its queue instead of a callback. */
@@ -170,7 +158,6 @@ static int prepare_queue(binding_state *state, PyObject *queue, put *out)
         return -1;
     if (!out->queue.owner)
         out->queue.owner = Py_NewRef(queue);
-    out->spec.queue = out->queue.bytes;
     return 0;
 }
 
@@ -192,15 +179,34 @@ static int prepare_consumer(binding_state *state, core *c, const put_arguments *
 
 int put_prepare(binding_state *state, core *c, const put_arguments *given, bool absolute, put *out)
 {
-    out->spec = (lapse_spec){.id = NULL};
+    plain p = {.delay = 0};
     out->id = out->queue = (text){.bytes = NULL};
-    out->payload.obj = NULL;
+    out->payload.obj = out->payload.buf = NULL;
+    out->payload.len = 0;
     out->slot = NULL;
-    if (!prepare_plain(state, given, absolute, out) && !prepare_payload(given->payload, out) &&
-        !prepare_consumer(state, c, given, out))
-        return 0;
-    put_done(c, out, false);
-    return -1;
+    if (convert_id(state, given->order_id, &out->id) ||
+        prepare_time(state, given->time, absolute, &p) ||
+        (given->queue && convert_queue(state, given->queue, &out->queue)) ||
+        prepare_flags(given->replace, &p) || prepare_payload(given->payload, out) ||
+        prepare_consumer(state, c, given, out)) {
+        put_done(c, out, false);
+        return -1;
+    }
+    /* Every field is named: compilers clear all of it first if one is not, which costs more. */
+    out->spec = (lapse_spec){
+        .id = out->id.bytes,
+        .id_len = out->id.len,
+        .queue = out->queue.bytes,
+        .delay = p.delay,
+        .at = p.at,
+        .payload = out->payload.buf,
+        .payload_len = (size_t)out->payload.len,
+        .fn = out->slot ? put_python_runs_it : NULL,
+        .arg = out->slot,
+        .release = NULL,
+        .flags = p.flags,
+    };
+    return 0;
 }
 
 void put_done(core *c, put *p, bool accepted)

@@ -5,12 +5,15 @@
 #include "convert.h"
 #include "core.h"
 
-/* The arguments of schedule and schedule_at; NULL: not given. Borrowed. */
-typedef struct put_arguments {
-    PyObject *order_id, *time, *callback, *payload, *queue, *replace;
-} put_arguments;
-
 enum { PUT_ARGUMENTS = 6 };
+
+/* The arguments of schedule and schedule_at; NULL: not given. Borrowed. */
+typedef union put_arguments {
+    struct {
+        PyObject *order_id, *time, *callback, *payload, *queue, *replace;
+    };
+    PyObject *all[PUT_ARGUMENTS];
+} put_arguments;
 
 /* A spec and what keeps its pointers valid. */
 typedef struct put {

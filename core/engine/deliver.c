@@ -13,13 +13,8 @@ static _Thread_local const lp_frame *frames;
 
 void lp_call_out(const lapse *s, lp_frame *frame)
 {
-    *frame = (lp_frame){s, frames};
+    *frame = (lp_frame){s, frames, &frames};
     frames = frame;
-}
-
-void lp_call_back(const lp_frame *frame)
-{
-    frames = frame->below;
 }
 
 bool lp_in_callback(const lapse *s)

@@ -11,6 +11,7 @@
 #include <signal.h>
 
 #include "base/clock.h"
+#include "base/fork.h"
 #include "base/histogram.h"
 #include "stores/store.h"
 
@@ -76,9 +77,22 @@ struct lapse {
     lp_clock_listener listener;
 };
 
+/* Why a scheduler's lock cannot be taken. */
+int lp_refuse(const lapse *s);
+
 /* Take the lock. LAPSE_EINVAL for NULL, LAPSE_EFORKED in a child process. */
-int lp_enter(lapse *s);
-void lp_leave(lapse *s);
+static inline int lp_enter(lapse *s)
+{
+    if (!s || s->epoch != lp_fork_epoch())
+        return lp_refuse(s);
+    pthread_mutex_lock(&s->lock);
+    return LAPSE_OK;
+}
+
+static inline void lp_leave(lapse *s)
+{
+    pthread_mutex_unlock(&s->lock);
+}
 
 static inline lapse_ns lp_engine_now(const lapse *s)
 {
@@ -118,10 +132,16 @@ void lp_info_to_utc(lapse *s, lapse_info *info);
 
 /* -- wait.c -- */
 
-/* Arm the descriptors anew after something became due earlier, at `due`; both under the
- * lock. */
-void lp_arm_for(lapse *s, lapse_ns due);
+/* Arm the descriptors anew; and after something became due, at `due`, if that is earlier. Both
+ * under the lock. */
 void lp_arm_all(lapse *s);
+void lp_arm_earlier(lapse *s, lapse_ns due);
+
+static inline void lp_arm_for(lapse *s, lapse_ns due)
+{
+    if ((s->host.used && due < s->host.armed) || (s->waiters.used && due < s->waiters.armed))
+        lp_arm_earlier(s, due);
+}
 
 /* Wake everybody who waits. Under the lock. */
 void lp_wake_all(lapse *s);
@@ -215,10 +235,15 @@ void lp_report(lapse *s, const lapse_order *order, const char *error);
 typedef struct lp_frame {
     const lapse *s;
     const struct lp_frame *below;
+    const struct lp_frame **top; /* where the thread keeps its innermost one */
 } lp_frame;
 
 void lp_call_out(const lapse *s, lp_frame *frame);
-void lp_call_back(const lp_frame *frame);
+
+static inline void lp_call_back(const lp_frame *frame)
+{
+    *frame->top = frame->below;
+}
 
 /* Whether this thread is inside a callback or hook of `s`. Under the lock. */
 bool lp_in_callback(const lapse *s);

@@ -168,20 +168,12 @@ int lapse_open(const char *url, const lapse_options *options, lapse **out)
     return LAPSE_OK;
 }
 
-int lp_enter(lapse *s)
+int lp_refuse(const lapse *s)
 {
     if (!s)
         return lp_fail(LAPSE_EINVAL, "the scheduler is NULL");
-    if (s->epoch != lp_fork_epoch())
-        return lp_fail(LAPSE_EFORKED, "this scheduler was opened before fork(): call "
-                                      "lapse_after_fork, or open another");
-    pthread_mutex_lock(&s->lock);
-    return LAPSE_OK;
-}
-
-void lp_leave(lapse *s)
-{
-    pthread_mutex_unlock(&s->lock);
+    return lp_fail(LAPSE_EFORKED, "this scheduler was opened before fork(): call "
+                                  "lapse_after_fork, or open another");
 }
 
 static void stop(lapse *s)

@@ -91,7 +91,7 @@ static int check_spec(const lapse_spec *spec)
         return lp_fail(LAPSE_EINVAL, "the payload is NULL but has %zu bytes", spec->payload_len);
     if (spec->flags & ~(unsigned)LAPSE_REPLACE)
         return lp_fail(LAPSE_EINVAL, "unknown flags %#x: use LAPSE_REPLACE or 0", spec->flags);
-    return lp_check_queue(spec->queue);
+    return spec->queue ? lp_check_queue(spec->queue) : LAPSE_OK;
 }
 
 int lp_prepare_put(const lapse *s, const lapse_spec *spec, lapse_ns now, lp_request *r)
@@ -130,6 +130,13 @@ static void book_accepted(lapse *s, const lp_request *r)
     lp_arm_for(s, r->due);
 }
 
+static void book_cancelled(lapse *s, const lp_request *r)
+{
+    s->totals.cancelled += r->answer == LAPSE_FATE_CANCELLED;
+    if (r->answer == LAPSE_FATE_RUNNING && r->claim)
+        r->claim->no_more = true;
+}
+
 void lp_book_answer(lapse *s, lp_request *r)
 {
     switch ((int)r->op) {
@@ -138,9 +145,7 @@ void lp_book_answer(lapse *s, lp_request *r)
         book_accepted(s, r);
         return;
     case LP_CANCEL:
-        s->totals.cancelled += r->answer == LAPSE_FATE_CANCELLED;
-        if (r->answer == LAPSE_FATE_RUNNING && r->claim)
-            r->claim->no_more = true;
+        book_cancelled(s, r);
         return;
     case LP_RESCHEDULE:
         if (r->answer != LAPSE_FATE_RESCHEDULED)
@@ -169,7 +174,7 @@ int64_t lapse_put(lapse *s, const lapse_spec *spec)
         t.r.answer = closed();
     else
         lp_ask(s, &t, now);
-    lp_book_answer(s, &t.r);
+    book_accepted(s, &t.r);
     bool watch = lp_must_watch(s, now);
     lp_leave(s);
     lp_finish(s, &t);
@@ -188,11 +193,31 @@ static int no_callback(void)
                                  "order without one");
 }
 
+/* Every field is named: compilers clear all of it first if one is not, which costs more. */
+static lapse_spec plain_spec(const char *id, lapse_callback fn, void *arg)
+{
+    return (lapse_spec){
+        .id = id,
+        .id_len = 0,
+        .queue = NULL,
+        .delay = 0,
+        .at = 0,
+        .payload = NULL,
+        .payload_len = 0,
+        .fn = fn,
+        .arg = arg,
+        .release = NULL,
+        .flags = 0,
+    };
+}
+
 int64_t lapse_schedule(lapse *s, const char *id, lapse_ns delay, lapse_callback fn, void *arg)
 {
     if (!fn)
         return no_callback();
-    return lapse_put(s, &(lapse_spec){.id = id, .delay = delay, .fn = fn, .arg = arg});
+    lapse_spec spec = plain_spec(id, fn, arg);
+    spec.delay = delay;
+    return lapse_put(s, &spec);
 }
 
 int64_t lapse_schedule_at(lapse *s, const char *id, lapse_ns utc, lapse_callback fn, void *arg)
@@ -200,7 +225,9 @@ int64_t lapse_schedule_at(lapse *s, const char *id, lapse_ns utc, lapse_callback
     if (!fn)
         return no_callback();
     /* An instant of 0 would mean "use the delay"; both are past. */
-    return lapse_put(s, &(lapse_spec){.id = id, .at = utc ? utc : -1, .fn = fn, .arg = arg});
+    lapse_spec spec = plain_spec(id, fn, arg);
+    spec.at = utc ? utc : -1;
+    return lapse_put(s, &spec);
 }
 
 /* -- Many at once -- */
@@ -316,7 +343,7 @@ int lp_prepare_delay(lapse_ns now, lapse_ns delay, lp_request *r)
 static int cancel(lapse *s, lp_task *t, lapse_ns now)
 {
     lp_ask(s, t, now);
-    lp_book_answer(s, &t->r);
+    book_cancelled(s, &t->r);
     return (int)t->r.answer;
 }
 

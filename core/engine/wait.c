@@ -71,7 +71,7 @@ void lp_arm_all(lapse *s)
     arm_waiters(s);
 }
 
-void lp_arm_for(lapse *s, lapse_ns due)
+void lp_arm_earlier(lapse *s, lapse_ns due)
 {
     if (due < s->host.armed)
         arm_host(s);

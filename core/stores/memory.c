@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "stores/memory.h"
-#include "timer/hash.h"
 
 static void answer(memory *m, lp_request *r, uint64_t hash, lapse_ns now)
 {

@@ -23,6 +23,7 @@
 
 #include "base/paged.h"
 #include "stores/store.h"
+#include "timer/hash.h"
 #include "timer/index.h"
 #include "timer/pool.h"
 #include "timer/timer.h"
@@ -112,6 +113,7 @@ typedef struct memory {
     queue **queues; /* [0] is "" */
     size_t queue_count, queue_room;
     lp_index queue_index;
+    queue *found;   /* that an order named last, as most programs name few; or NULL */
     queue **active; /* queues that are handled or have parked orders */
     size_t active_count;
 
@@ -130,7 +132,8 @@ typedef struct memory {
 
 static inline order *lp_memory_at(const memory *m, uint32_t index)
 {
-    return lp_pool_at(&m->pool, index);
+    order *chunk = (void *)lp_pool_chunk(&m->pool, index)->records;
+    return &chunk[index % LP_POOL_CHUNK];
 }
 
 static inline int lp_memory_state(const order *o)
@@ -170,10 +173,13 @@ static inline lapse_ns lp_memory_due(const order *o)
 
 char *lp_memory_id(order *o);
 uint64_t lp_memory_hash(const memory *m, order *o);
-uint64_t lp_memory_hash_of(const memory *m, const lp_request *r);
+static inline uint64_t lp_memory_hash_of(const memory *m, const lp_request *r)
+{
+    return lp_hash(r->id, r->id_len, m->seed);
+}
 uint32_t lp_memory_find(const memory *m, uint64_t hash, const char *id, size_t len);
 uint32_t lp_memory_search(const memory *m, uint64_t hash, const char *id, size_t len,
-                          const lp_index_entry **place);
+                          lp_index_place *place);
 
 queue *lp_memory_find_queue(const memory *m, const char *name);
 int lp_memory_make_queue(memory *m, const char *name, queue **out);

@@ -137,7 +137,7 @@ int64_t lp_memory_schedule(memory *m, lp_request *r, uint64_t hash, lapse_ns now
     uint32_t index;
     size_t queues = m->queue_count;
     int made = make_order(m, r, &q, &index);
-    const lp_index_entry *place;
+    lp_index_place place;
     uint32_t old = lp_memory_search(m, hash, r->id, r->id_len, &place);
     int code = may_accept(m, r, old);
     if (code == LAPSE_OK && made < 0)
@@ -167,7 +167,7 @@ static int64_t ended_fate(const memory *m, const order *o, lapse_ns now)
 
 /* The order that a request names and its place in the index, or NULL. */
 static order *named(memory *m, const lp_request *r, uint64_t hash, uint32_t *index,
-                    const lp_index_entry **place)
+                    lp_index_place *place)
 {
     *index = lp_memory_search(m, hash, r->id, r->id_len, place);
     if (*index == LP_NONE)
@@ -179,7 +179,7 @@ static order *named(memory *m, const lp_request *r, uint64_t hash, uint32_t *ind
 int64_t lp_memory_cancel(memory *m, lp_request *r, uint64_t hash, lapse_ns now)
 {
     uint32_t index;
-    const lp_index_entry *place;
+    lp_index_place place;
     order *o = named(m, r, hash, &index, &place);
     if (!o)
         return LAPSE_FATE_UNKNOWN;
@@ -189,14 +189,14 @@ int64_t lp_memory_cancel(memory *m, lp_request *r, uint64_t hash, lapse_ns now)
     }
     if (!waits(o))
         return ended_fate(m, o, now);
+    if (!m->config.keep) { /* It goes from the index without another search. */
+        lp_index_remove_at(&m->index, place);
+        o->node.state &= (uint8_t)~NAMED;
+    }
     lp_memory_queue_of(m, o)->shared.cancelled++;
     lp_memory_stop_waiting(m, index);
     o->node.due = lp_memory_due(o);
     lp_memory_leave_order(m, r, o);
-    if (!m->config.keep) { /* It goes from the index without another search. */
-        lp_index_remove_at(&m->index, hash, place);
-        o->node.state &= (uint8_t)~NAMED;
-    }
     lp_memory_end(m, index, now);
     return LAPSE_FATE_CANCELLED;
 }
@@ -204,7 +204,7 @@ int64_t lp_memory_cancel(memory *m, lp_request *r, uint64_t hash, lapse_ns now)
 int64_t lp_memory_reschedule(memory *m, lp_request *r, uint64_t hash, lapse_ns now)
 {
     uint32_t index;
-    const lp_index_entry *place;
+    lp_index_place place;
     order *o = named(m, r, hash, &index, &place);
     if (!o)
         return LAPSE_FATE_UNKNOWN;

@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "stores/memory.h"
-#include "timer/hash.h"
 
 enum { QUEUES_MAX = 65535, MEASURED_QUEUES = 256 };
 
@@ -48,11 +47,6 @@ uint64_t lp_memory_hash(const memory *m, order *o)
     return lp_hash(lp_memory_id(o), o->node.id_len, m->seed);
 }
 
-uint64_t lp_memory_hash_of(const memory *m, const lp_request *r)
-{
-    return lp_hash(r->id, r->id_len, m->seed);
-}
-
 typedef struct key {
     const memory *m;
     const char *id;
@@ -67,7 +61,7 @@ static bool same_id(const void *k, uint32_t index)
 }
 
 uint32_t lp_memory_search(const memory *m, uint64_t hash, const char *id, size_t len,
-                          const lp_index_entry **place)
+                          lp_index_place *place)
 {
     key wanted = {m, id, len};
     return lp_index_search(&m->index, hash, same_id, &wanted, place);
@@ -75,7 +69,7 @@ uint32_t lp_memory_search(const memory *m, uint64_t hash, const char *id, size_t
 
 uint32_t lp_memory_find(const memory *m, uint64_t hash, const char *id, size_t len)
 {
-    const lp_index_entry *place;
+    lp_index_place place;
     return lp_memory_search(m, hash, id, len, &place);
 }
 
@@ -139,9 +133,15 @@ static queue *new_queue(memory *m, const char *name)
 
 int lp_memory_make_queue(memory *m, const char *name, queue **out)
 {
-    *out = m->queue_count ? lp_memory_find_queue(m, name) : NULL;
-    if (*out)
+    if (m->found && name && strcmp(m->found->shared.name, name) == 0) {
+        *out = m->found;
         return LAPSE_OK;
+    }
+    *out = m->queue_count ? lp_memory_find_queue(m, name) : NULL;
+    if (*out) {
+        m->found = *out;
+        return LAPSE_OK;
+    }
     if (m->queue_count == QUEUES_MAX)
         return lp_fail(LAPSE_EINVAL, "this scheduler has %d queues already: use fewer names",
                        QUEUES_MAX);
@@ -168,6 +168,8 @@ void lp_memory_forget_queue(memory *m, queue *q)
         return;
     lp_index_remove(&m->queue_index, lp_hash(s->name, strlen(s->name), m->seed), q->number);
     m->queue_count--;
+    if (m->found == q)
+        m->found = NULL;
     free_queue(q);
 }
 
@@ -353,9 +355,11 @@ void lp_memory_leave_extra(memory *m, lp_request *r, extra *x, lapse_callback fn
 void lp_memory_leave_order(memory *m, lp_request *r, order *o)
 {
     bool waits = lp_memory_state(o) == PENDING || lp_memory_state(o) == DUE;
-    bool plain = waits && !(o->node.state & (EXTRA | PULL));
-    lp_memory_leave_extra(m, r, lp_memory_extra(o), plain ? o->a.fn : NULL,
-                          plain ? o->b.arg : NULL);
+    if (waits && !(o->node.state & (EXTRA | PULL))) { /* Nearly always. */
+        lp_memory_leave(r, m->config.release, o->b.arg, NULL);
+        return;
+    }
+    lp_memory_leave_extra(m, r, lp_memory_extra(o), NULL, NULL);
     o->node.state &= (uint8_t)~EXTRA;
 }
 
@@ -397,22 +401,24 @@ int lp_memory_reserve(memory *m, lp_side side)
  * the clock stands still. */
 static lapse_ns next_pass(const memory *m, const order *o, lapse_ns due)
 {
+    if (m->called == 0 || due > m->expired_to)
+        return due;
     bool called_back = !(o->node.state & PULL) || lp_memory_queue_of(m, o)->shared.handler;
-    bool now = called_back && m->called > 0 && due <= m->expired_to;
-    return now ? m->expired_to + 1 : due;
+    return called_back ? m->expired_to + 1 : due;
 }
 
 void lp_memory_start_waiting(memory *m, uint32_t index, lapse_ns due)
 {
     order *o = lp_memory_at(m, index);
+    lp_side side = lp_memory_side(o);
     o->node.due = next_pass(m, o, due);
     lp_memory_set_state(o, PENDING);
-    lp_timer_insert(m->timer[lp_memory_side(o)], index);
-    m->assured[lp_memory_side(o)]--;
-    if (keeps_oldest(m))
-        lp_memory_append(m, &m->oldest, index);
     m->counts.pending++;
     lp_memory_queue_of(m, o)->shared.pending++;
+    m->assured[side]--;
+    if (keeps_oldest(m))
+        lp_memory_append(m, &m->oldest, index);
+    lp_timer_insert(m->timer[side], index);
 }
 
 static void leave_ready(memory *m, uint32_t index)
@@ -461,9 +467,13 @@ static void purge_kept(memory *m, lapse_ns now)
 
 void lp_memory_end(memory *m, uint32_t index, lapse_ns now)
 {
+    if (!m->config.keep) {
+        lp_memory_bury(m, index);
+        return;
+    }
     order *o = lp_memory_at(m, index);
     purge_kept(m, now);
-    if (!m->config.keep || !(o->node.state & NAMED)) {
+    if (!(o->node.state & NAMED)) {
         lp_memory_bury(m, index);
         return;
     }

@@ -70,6 +70,12 @@ typedef enum lp_op {
 
 typedef struct lp_request {
     lp_op op;
+    lapse_reason reason;
+    bool counted, ends;
+    bool waits;            /* LP_END, LP_AGAIN, LP_DIE: until it is known whether it was done */
+    bool replaced;         /* out; LP_SCHEDULE: a pending order gave way */
+    bool died;             /* out: an order became a dead letter */
+    uint8_t remains_count; /* out */
     const char *id;
     size_t id_len;
     int64_t generation;
@@ -77,27 +83,25 @@ typedef struct lp_request {
     const lapse_spec *spec;
     lp_claim *claim;  /* in; LP_CANCEL: out, when the answer is LAPSE_FATE_RUNNING */
     lapse_info *info; /* LP_GET: what was found. Else, unless NULL: what died */
-    lapse_reason reason;
     const char *error;
-    bool counted, ends;
-    bool waits; /* LP_END, LP_AGAIN, LP_DIE: until it is known whether it was done */
 
     /* Out: a generation (LP_SCHEDULE, LP_REQUEUE), a lapse_fate (LP_CANCEL,
      * LP_RESCHEDULE), a number (LP_PURGE), or 0; below 0 an error, and nothing was
      * changed. */
     int64_t answer;
-    bool replaced; /* LP_SCHEDULE: a pending order gave way */
-    bool died;     /* an order became a dead letter */
-    unsigned remains_count;
     lp_remains remains[LP_REMAINS_MAX]; /* undefined from remains_count on */
 } lp_request;
 
-/* A request that asks for nothing but `op` yet. */
+/* A request that asks for nothing but `op` yet. Up to 80 bytes are cleared by a few stores; what
+ * compilers make of more takes longer to begin than a store takes to look for an id. */
 static inline void lp_request_init(lp_request *r, lp_op op)
 {
-    memset(r, 0, offsetof(lp_request, remains));
+    memset(r, 0, offsetof(lp_request, answer));
+    r->answer = 0;
     r->op = op;
 }
+
+_Static_assert(offsetof(lp_request, answer) <= 80, "cleared by a few stores");
 
 typedef struct lp_counts {
     uint64_t pending, running, kept, dead, dead_dropped;

@@ -131,10 +131,20 @@ static int resize(lp_index *x, lp_segment *s, uint32_t size)
 
 /* -- The table ------------------------------------------------------------------- */
 
+/* How many entries so many segments, at least one, have before the next one is split. */
+static size_t split_above(uint32_t segments)
+{
+    uint32_t round = UINT32_C(1) << (31 - __builtin_clz(segments));
+    size_t from = (size_t)round * SPLIT_FROM;
+    size_t pace = SPLIT_UNTIL - SPLIT_FROM;
+    return segments < SEGMENTS_MAX ? from + (segments - round) * pace : SIZE_MAX;
+}
+
 static void set_segment_count(lp_index *x, uint32_t count)
 {
     x->segment_count = count;
     x->mask = count > 1 ? UINT32_MAX >> __builtin_clz(count - 1) : 0;
+    x->split_above = split_above(count);
 }
 
 /* Add an empty segment at the end. */
@@ -156,14 +166,6 @@ static int add_segment(lp_index *x, uint32_t size)
 static uint32_t buddy_of(uint32_t number)
 {
     return number ^ (UINT32_C(1) << (31 - __builtin_clz(number)));
-}
-
-static bool split_due(const lp_index *x)
-{
-    uint32_t round = UINT32_C(1) << (31 - __builtin_clz(x->segment_count));
-    size_t from = (size_t)round * SPLIT_FROM;
-    size_t pace = SPLIT_UNTIL - SPLIT_FROM;
-    return x->count > from + (x->segment_count - round) * pace && x->segment_count < SEGMENTS_MAX;
 }
 
 /* How many entries of the segment a split moves: those with this bit in their tag. */
@@ -250,12 +252,12 @@ static int make_room(lp_index *x, lp_segment *s)
     return s->count < s->size - s->size / 32 ? 0 : LAPSE_ENOMEM;
 }
 
-int lp_index_add_at(lp_index *x, uint64_t hash, uint32_t record, const lp_index_entry *place)
+int lp_index_add_at(lp_index *x, uint64_t hash, uint32_t record, lp_index_place place)
 {
-    lp_segment *s = place ? lp_index_segment(x, lp_index_tag(hash)) : NULL;
-    if (!s || split_due(x) || s->count * 5 >= s->size * 4)
+    lp_segment *s = place.segment;
+    if (!s || x->count > x->split_above || s->count * 5 >= s->size * 4)
         return lp_index_add(x, hash, record);
-    s->entries[place - s->entries] = (lp_index_entry){.tag = lp_index_tag(hash), .ref = record + 1};
+    *place.entry = (lp_index_entry){.tag = lp_index_tag(hash), .ref = record + 1};
     s->count++;
     x->count++;
     return 0;
@@ -268,7 +270,7 @@ int lp_index_add(lp_index *x, uint64_t hash, uint32_t record)
         if (rc < 0)
             return rc;
     }
-    if (split_due(x))
+    if (x->count > x->split_above)
         split(x);
     uint32_t tag = lp_index_tag(hash);
     lp_segment *s = lp_index_segment(x, tag);
@@ -301,37 +303,37 @@ static uint32_t distance(uint32_t from, uint32_t to, uint32_t size)
  * Knuth's algorithm R (vol. 3, 6.4). */
 static void clear_place(lp_index *x, lp_segment *s, uint32_t hole)
 {
-    uint32_t i = hole;
-    for (;;) {
-        i = i + 1 == s->size ? 0 : i + 1;
-        lp_index_entry entry = s->entries[i];
-        if (entry.ref == 0)
+    lp_index_entry *entries = s->entries;
+    uint32_t i = hole, size = s->size;
+    for (uint32_t behind = 1;; behind++) { /* how far `i` is behind `hole` */
+        i = i + 1 == size ? 0 : i + 1;
+        const lp_index_entry *e = &entries[i];
+        if (e->ref == 0)
             break;
-        uint32_t home = lp_index_home(entry.tag, s->size);
-        if (distance(home, i, s->size) >= distance(hole, i, s->size)) {
-            s->entries[hole] = entry;
-            hole = i;
-            x->moved++;
-        }
+        if (distance(lp_index_home(e->tag, size), i, size) < behind)
+            continue;
+        entries[hole] = *e;
+        hole = i;
+        behind = 0;
+        x->moved++;
     }
-    s->entries[hole] = (lp_index_entry){0};
+    entries[hole] = (lp_index_entry){0};
     s->count--;
     x->count--;
 }
 
-void lp_index_remove_at(lp_index *x, uint64_t hash, const lp_index_entry *place)
+void lp_index_remove_at(lp_index *x, lp_index_place place)
 {
-    lp_segment *s = lp_index_segment(x, lp_index_tag(hash));
-    clear_place(x, s, (uint32_t)(place - s->entries));
-    shrink(x, s);
+    clear_place(x, place.segment, (uint32_t)(place.entry - place.segment->entries));
+    shrink(x, place.segment);
 }
 
 void lp_index_remove(lp_index *x, uint64_t hash, uint32_t record)
 {
     assert(x->count > 0);
     uint32_t tag = lp_index_tag(hash);
-    const lp_segment *s = lp_index_segment(x, tag);
-    lp_index_remove_at(x, hash, s->entries + place_of(s, tag, record));
+    lp_segment *s = lp_index_segment(x, tag);
+    lp_index_remove_at(x, (lp_index_place){s, s->entries + place_of(s, tag, record)});
 }
 
 void lp_index_replace(lp_index *x, uint64_t hash, uint32_t old, uint32_t record)

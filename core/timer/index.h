@@ -31,10 +31,17 @@ typedef struct lp_index {
     uint32_t segment_count;
     uint32_t mask;         /* the smallest 2^n - 1 that is segment_count - 1 or more */
     size_t count;          /* entries in all */
+    size_t split_above;    /* more entries than this, and the next segment is split */
     size_t room;           /* sizes of all segments */
     lp_index_entry *shelf; /* where entries wait while their segment is laid out anew */
     uint64_t moved;        /* entries moved so far */
 } lp_index;
+
+/* Where an entry stands, or where the search for it stopped; until the index is changed. */
+typedef struct lp_index_place {
+    lp_segment *segment; /* NULL: nothing was in the index */
+    lp_index_entry *entry;
+} lp_index_place;
 
 /* An empty index; allocates nothing. */
 void lp_index_init(lp_index *x);
@@ -47,13 +54,13 @@ void lp_index_free(lp_index *x);
 int lp_index_add(lp_index *x, uint64_t hash, uint32_t record);
 
 /* The same right after lp_index_search found nothing and said where it stopped. */
-int lp_index_add_at(lp_index *x, uint64_t hash, uint32_t record, const lp_index_entry *place);
+int lp_index_add_at(lp_index *x, uint64_t hash, uint32_t record, lp_index_place place);
 
 /* Remove `record` under `hash`; it must be there. Cannot fail. */
 void lp_index_remove(lp_index *x, uint64_t hash, uint32_t record);
 
 /* The same right after lp_index_search found it and said where. */
-void lp_index_remove_at(lp_index *x, uint64_t hash, const lp_index_entry *place);
+void lp_index_remove_at(lp_index *x, lp_index_place place);
 
 /* Let the entry of `old` under `hash`, which must be there, name `record` instead.
  * Both carry the same id. Cannot fail. */
@@ -101,32 +108,28 @@ typedef bool (*lp_index_match)(const void *key, uint32_t record);
  * where the search stopped. Inlined together with a static `match`. */
 __attribute__((always_inline)) static inline uint32_t
 lp_index_search(const lp_index *x, uint64_t hash, lp_index_match match, const void *key,
-                const lp_index_entry **place)
+                lp_index_place *place)
 {
-    *place = NULL;
+    *place = (lp_index_place){NULL, NULL};
     if (x->count == 0)
         return LP_NONE;
     uint32_t tag = lp_index_tag(hash);
-    const lp_segment *s = lp_index_segment(x, tag);
-    const lp_index_entry *end = s->entries + s->size;
-    const lp_index_entry *e = s->entries + lp_index_home(tag, s->size);
-    while (e->ref != 0) { /* Ends: a segment is never full. */
-        if (e->tag == tag && match(key, e->ref - 1)) {
-            *place = e;
-            return e->ref - 1;
-        }
-        if (++e == end)
+    lp_segment *s = lp_index_segment(x, tag);
+    lp_index_entry *end = s->entries + s->size;
+    lp_index_entry *e = s->entries + lp_index_home(tag, s->size);
+    while (e->ref != 0 && !(e->tag == tag && match(key, e->ref - 1))) {
+        if (++e == end) /* Ends: a segment is never full. */
             e = s->entries;
     }
-    *place = e;
-    return LP_NONE;
+    *place = (lp_index_place){s, e};
+    return e->ref != 0 ? e->ref - 1 : LP_NONE;
 }
 
 /* The same for those who do not mean to add it. */
 __attribute__((always_inline)) static inline uint32_t
 lp_index_find(const lp_index *x, uint64_t hash, lp_index_match match, const void *key)
 {
-    const lp_index_entry *place;
+    lp_index_place place;
     return lp_index_search(x, hash, match, key, &place);
 }
 

@@ -227,17 +227,17 @@ static void drop_block(wheel *w, slot *s, uint32_t prev)
     lp_pool_give(&w->blocks, number);
 }
 
-static void append(wheel *w, slot *s, entry e)
+static void append(wheel *w, slot *s, uint64_t tick, uint32_t index, uint32_t stamp)
 {
     block *b = s->head == LP_NONE ? NULL : block_at(w, s->tail);
     if (!b || b->head.chain.end == BLOCK_ENTRIES)
         b = add_block(w, s);
-    b->entries[b->head.chain.end++] = e;
+    b->entries[b->head.chain.end++] = (entry){index, stamp, (uint32_t)tick};
     s->count++;
 }
 
-/* Put the entry where its tick belongs. Returns the level. */
-static unsigned place(wheel *w, uint64_t tick, entry e)
+/* Put an entry of this record where its tick belongs. Returns the level. */
+static unsigned place(wheel *w, uint64_t tick, uint32_t index, uint32_t stamp)
 {
     unsigned on = level_of(w, tick), number = digit(w, tick, on);
     level *l = &w->levels[on];
@@ -246,11 +246,11 @@ static unsigned place(wheel *w, uint64_t tick, entry e)
         set_occupied(l, number);
         *s = (slot){.head = LP_NONE, .tail = LP_NONE, .swept = LP_NONE, .least_tick = NO_TICK};
     }
-    append(w, s, e);
+    append(w, s, tick, index, stamp);
     if (tick < s->least_tick) {
         s->least_tick = tick;
-        s->least_index = e.index;
-        s->least_stamp = e.stamp;
+        s->least_index = index;
+        s->least_stamp = stamp;
     }
     return on;
 }
@@ -340,7 +340,7 @@ static void move_down(wheel *w, unsigned on, bool check, const entry *e)
     uint64_t tick = low_suffices(w, on) ? tick_from_low(w, on, e) : tick_of(w, node);
     if (!in_reach(w, tick, on)) /* A stale entry whose stamp came round again. */
         return;
-    if (place(w, tick, *e) == 0)
+    if (place(w, tick, e->index, e->stamp) == 0)
         prefetch_record(w, e); /* It is due soon. */
 }
 
@@ -565,7 +565,8 @@ static int wheel_reserve(lp_timer *t, size_t count)
 static int ready_insert(wheel *w)
 {
     if (w->reserved > 0) {
-        w->blocks.keep = w->floor + blocks_for(w, --w->reserved);
+        if (--w->reserved % 64 == 0) /* Not each time: it costs more than the rest. */
+            w->blocks.keep = w->floor + blocks_for(w, w->reserved);
         return 0;
     }
     return lp_pool_left(&w->blocks) > w->floor ? 0 : lp_pool_reserve(&w->blocks, w->floor + 1);
@@ -585,7 +586,7 @@ static int wheel_insert(lp_timer *t, uint32_t index)
     lp_node *node = lp_pool_at(t->pool, index);
     uint64_t tick = tick_of(w, node);
     node->mark = stamp;
-    place(w, tick, (entry){.index = index, .stamp = stamp, .low = (uint32_t)tick});
+    place(w, tick, index, stamp);
     return 0;
 }
 
