@@ -507,7 +507,7 @@ int lp_rabbit_publish(rabbit_link *l, uint16_t channel, const char *exchange, co
 
 /* On a channel that the broker has closed there is nothing to say any more: it has taken back all
  * that was delivered there. */
-static int is_over(const rabbit_link *l, uint16_t channel)
+static int check_open(const rabbit_link *l, uint16_t channel)
 {
     if (!l->connection)
         return no_link();
@@ -519,7 +519,7 @@ static int is_over(const rabbit_link *l, uint16_t channel)
 int lp_rabbit_ack(rabbit_link *l, uint16_t channel, uint64_t tag, bool multiple)
 {
     amqp_basic_ack_t m = {.delivery_tag = tag, .multiple = multiple};
-    int code = is_over(l, channel);
+    int code = check_open(l, channel);
     if (code < 0)
         return code;
     return lp_rabbit_send(l, channel, AMQP_BASIC_ACK_METHOD, &m);
@@ -528,7 +528,7 @@ int lp_rabbit_ack(rabbit_link *l, uint16_t channel, uint64_t tag, bool multiple)
 int lp_rabbit_requeue(rabbit_link *l, uint16_t channel, uint64_t tag, bool multiple)
 {
     amqp_basic_nack_t m = {.delivery_tag = tag, .multiple = multiple, .requeue = 1};
-    int code = is_over(l, channel);
+    int code = check_open(l, channel);
     if (code < 0)
         return code;
     return lp_rabbit_send(l, channel, AMQP_BASIC_NACK_METHOD, &m);

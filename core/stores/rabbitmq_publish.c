@@ -203,6 +203,8 @@ int lp_rabbit_send_to(rabbit_store *d, const char *exchange, const char *key, co
     sent.bytes = size_of(o);
     size_t most = sent.bytes < MOST_BYTES ? MOST_BYTES - sent.bytes : 0;
     await_confirms(d, MOST_MESSAGES, most);
+    if (d->out.blocked)
+        return blocked(&d->out);
     if (!d->out.connection || d->out_closed)
         return lp_fail(LAPSE_EOFFLINE, "the connection to RabbitMQ was lost");
     int code = lp_rabbit_publish(&d->out, LP_RABBIT_PUBLISH, exchange, key, o, d->published + 1);

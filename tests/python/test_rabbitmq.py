@@ -108,8 +108,10 @@ def test_p14_delays_beyond_the_brokers_limits_are_parked_with_their_due_time(ser
 
 
 def test_p58_nothing_is_held_before_it_is_due(server, url):
-    """Three consumers, and a lease far shorter than the delay."""
-    delay = rounds(10, 10, 20)
+    """Three consumers, and a lease far shorter than the delay, which lasts for some looks."""
+    began = time.monotonic()
+    server.queues("messages_unacknowledged")
+    delay = rounds(10, 10, 20) + 4 * (time.monotonic() - began)
     consumers = [Consumer(url + "&lease=1s") for _ in range(3)]
     with lapse.Scheduler(url, workers=0) as s:
         due = time.monotonic() + delay
@@ -118,9 +120,11 @@ def test_p58_nothing_is_held_before_it_is_due(server, url):
     while looks == 0 or time.monotonic() < due - 3:
         rows = server.queues("messages_unacknowledged").items()
         held = [n for name, (n,) in rows if name.startswith(prefix_of(url) + ".")]
-        assert time.monotonic() < due, "a look took too long"
+        if time.monotonic() >= due:
+            break  # What it saw may be due.
         looks += 1
         assert held and set(held) == {"0"}
+    assert looks > 0
     until(lambda: sum(len(c.ran) for c in consumers) == 1)
     assert min(late for c in consumers for _, late, _ in c.ran) >= 0
     for c in consumers:

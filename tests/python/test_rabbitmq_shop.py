@@ -336,16 +336,6 @@ def test_a_work_queue_that_is_somebody_elses_alone_harms_no_other(url, shop, cap
         until(lambda: ("OID1", 1) in ran)
 
 
-def test_a_work_queue_that_is_gone_does_not_keep_the_driver_busy(url, shop, caplog):
-    shop.declare(ttl=0.1)
-    with Consumer(url + shop.options(), "close"):
-        shop.channel.queue_delete(shop.work)
-        until(lambda: "the queue of the URL option work is gone" in caplog.text)
-        used = time.process_time()
-        time.sleep(3)  # sleeps: it would be looked for thousands of times
-        assert time.process_time() - used < 0.75, "it spins"
-
-
 def test_a_work_queue_that_is_deleted_is_told_and_taken_up_again(url, shop, caplog):
     shop.declare(ttl=0.1)
     with Consumer(url + shop.options() + "&poll=200ms", "close") as c:
