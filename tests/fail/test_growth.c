@@ -30,8 +30,8 @@ static const shape shapes[] = {
     {.name = "callbacks", .growths = 10},
     {.name = "for takers", .pull = true, .growths = 10},
     {.name = "long ids", .id_len = 200, .few = true, .growths = 250},
-    {.name = "overflow", .options.overflow = LAPSE_DEAD_LETTER_OLDEST, .growths = 12},
-    {.name = "paused", .parked = true, .growths = 12},
+    {.name = "overflow", .options.overflow = LAPSE_DEAD_LETTER_OLDEST, .growths = 10},
+    {.name = "paused", .parked = true, .growths = 10},
     {.name = "queues", .queues = true, .pull = true, .few = true, .growths = 750},
 };
 

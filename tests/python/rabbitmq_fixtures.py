@@ -1,5 +1,6 @@
-"""Fixtures of the tests of the RabbitMQ store: a broker for each file, a fresh store for each test.
-`pytest_plugins = ["rabbitmq_fixtures"]` brings them in; a file may have its own in place of one."""
+"""Fixtures of the tests of the RabbitMQ store: a broker for each file, and what stands before it.
+`pytest_plugins = ["rabbitmq_fixtures"]` brings them in; a file may have its own in place of one, and has
+the store's `url`, for that of conftest.py goes before those from here."""
 
 import lapse
 import pytest
@@ -11,11 +12,6 @@ def server(tmp_path_factory):
     s = Server(tmp_path_factory.mktemp("rabbitmq"))
     yield s
     s.stop()
-
-
-@pytest.fixture
-def url(server):
-    return server.place()
 
 
 @pytest.fixture

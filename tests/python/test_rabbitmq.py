@@ -19,6 +19,11 @@ from rabbitmq_server import Article, Proxy, prefix_of  # noqa: E402: it needs pi
 pytest_plugins = ["rabbitmq_fixtures"]
 
 
+@pytest.fixture
+def url(server):
+    return server.place()
+
+
 def spread(late):
     late = sorted(late)
     return f"late by {late[len(late) // 2] * 1e3:.0f} ms in the middle, {late[-1] * 1e3:.0f} at most"

@@ -15,6 +15,11 @@ from rabbitmq_server import prefix_of  # noqa: E402: it needs pika
 pytest_plugins = ["rabbitmq_fixtures"]
 
 
+@pytest.fixture
+def url(server):
+    return server.place()
+
+
 def dead(s, count=1):
     until(lambda: s.stats()["dead"] == count, "the dead letter")
     found = {info.id: info for info in s.orders(State.DEAD)}

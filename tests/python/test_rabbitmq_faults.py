@@ -32,6 +32,11 @@ def server(tmp_path_factory):
     s.stop()
 
 
+@pytest.fixture
+def url(server):
+    return server.place()
+
+
 # -- The link ---------------------------------------------------------------------------------
 
 

@@ -17,6 +17,11 @@ pytest_plugins = ["rabbitmq_fixtures"]
 
 
 @pytest.fixture
+def url(server):
+    return server.place()
+
+
+@pytest.fixture
 def shop(server, url):
     s = Shop(server, prefix_of(url) + "-shop")
     yield s
