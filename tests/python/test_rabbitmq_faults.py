@@ -15,8 +15,6 @@ of_debian("pika")
 from rabbitmq_server import Server, prefix_of  # noqa: E402: it needs pika
 
 pytest_plugins = ["rabbitmq_fixtures"]
-
-
 TIMEOUT = 10.0  # seconds: the broker's patience with what is not acknowledged
 
 
