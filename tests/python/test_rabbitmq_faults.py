@@ -299,35 +299,6 @@ def test_a_broker_without_memory_refuses_and_goes_on(server, url):
         until(lambda: "after" in c.ids())
 
 
-def test_what_is_retried_while_the_broker_has_no_memory_is_retried_once(server, url):
-    """What lies in a socket is taken in when there is memory again: it was not sent once more."""
-    ran, lock, is_full = [], threading.Lock(), threading.Event()
-    with lapse.Scheduler(url, workers=3) as s:
-
-        @s.handler("q", attempts=5)
-        def close(order):
-            with lock:
-                ran.append((str(order), order.attempt))
-            if order != "last" and order.attempt == 1:
-                assert is_full.wait(PATIENCE)
-                raise lapse.Retry(0.05)
-
-        place(s, "o", 3, 0)
-        until(lambda: len(ran) == 3)
-        server.ctl("set_vm_memory_high_watermark", "absolute", "1")
-        try:
-            is_full.set()
-            time.sleep(6)  # sleeps: time enough to send it again and again
-            with pytest.raises(lapse.System, match="takes nothing in"):
-                s.schedule("refused", 0, queue="q")  # It is known by now.
-        finally:
-            server.ctl("set_vm_memory_high_watermark", "0.4")
-        until(lambda: {(f"o{n}", 2) for n in range(3)} <= set(ran))
-        try_schedule(s, "last", 1)
-        until(lambda: ("last", 1) in ran)
-    assert sorted(ran) == [("last", 1)] + [(f"o{n}", i) for n in range(3) for i in (1, 2)]
-
-
 def test_a_lease_that_cannot_be_ended_does_not_keep_the_driver_busy(server, url):
     """What would take its place is refused, since the queue is full."""
     with lapse.Scheduler(url + "&lease=1s", workers=0) as s:
