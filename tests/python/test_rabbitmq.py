@@ -56,7 +56,7 @@ def test_p66_a_long_delay_blocks_short_ones_in_the_articles_queue_and_not_here(s
         if n < 10:
             assert ours[str(n)] < theirs.late[str(n)]
     if TIER == "soak":
-        assert max(ours.values()) < 1 and theirs.late["1"] > 8.9
+        assert max(ours.values()) < 1 and theirs.late["1"] > 8.5  # 9 s, less what it took to publish
 
 
 def test_p66_random_delays_are_each_late_by_themselves_only(url):
