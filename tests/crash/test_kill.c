@@ -52,6 +52,7 @@ static struct worker {
     int number, step;
     bool takes;
     long after; /* orders that it finishes first */
+    lapse_ns idle_since;
 } me;
 
 static void die_at(int step)
@@ -71,6 +72,7 @@ static lapse_verdict work(const lapse_order *order, void *arg)
 static int work_on(const lapse_order *order, lapse_callback fn, void *arg)
 {
     int n = atoi(order->id);
+    me.idle_since = 0;
     atomic_store(&me.l->with[me.number], n);
     atomic_fetch_add(&me.l->runs[n], 1);
     die_at(AFTER_CLAIM);
@@ -97,6 +99,21 @@ static bool is_empty(void)
         return false;
     atomic_store(&me.l->with[me.number], -1);
     return stats.pending + stats.running == 0;
+}
+
+/* A pipe counts what waits, and not what it has not yet heard is nobody's any more: what a worker
+ * that was killed had been sent. */
+static bool stays_empty(void)
+{
+    if (!is_empty()) {
+        me.idle_since = 0;
+        return false;
+    }
+    if (lapse_abilities(me.s) & LAPSE_CAN_LIST)
+        return true;
+    if (me.idle_since == 0)
+        me.idle_since = lapse_now(me.s);
+    return lapse_now(me.s) - me.idle_since >= LAPSE_SECONDS(3);
 }
 
 /* work <url> <ledger> <number> <step> <after> <how> */
@@ -126,7 +143,7 @@ static int work_until_empty(int argc, char **argv)
             result = work_on(order, fn, arg);
         else if (result == LAPSE_EUNSURE)
             result = 0; /* What was claimed, if anything, comes again. */
-        else if (result == 0 && is_empty())
+        else if (result == 0 && stays_empty())
             return lapse_close(me.s, LIMIT) == 0 ? 0 : 5;
         else if (result == 0 && !me.takes)
             result = lapse_wait(me.s, LAPSE_MS(20));
