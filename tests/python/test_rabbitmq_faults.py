@@ -324,7 +324,8 @@ def test_a_lease_that_cannot_be_ended_does_not_keep_the_driver_busy(server, url)
                 seen.add((str(other), other.attempt))
                 other.done()
 
-        until(lambda: take() or ("o", 2) in seen)
+        # On a slow machine the broker's patience has ended, too, and that counts as well.
+        until(lambda: take() or any(id == "o" and attempt > 1 for id, attempt in seen))
 
 
 def test_a_consumer_that_the_broker_gave_up_on_is_back(server, url, caplog):
