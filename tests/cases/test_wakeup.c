@@ -148,6 +148,16 @@ static void schedule_odd(void *arg, int number)
     }
 }
 
+/* Workers that always had something to do have not asked the kernel for anything yet. */
+static void go_on_until_it_was_asked(lapse *s)
+{
+    atomic_int runs = 0;
+    for (int i = 1; atomic_load(&fault_count) == 0; i++) {
+        ck_assert_int_gt(lapse_schedule(s, "more", LAPSE_US(50), count_run, &runs), 0);
+        ck_assert(until_at_least(&runs, i));
+    }
+}
+
 START_TEST(p34_odd_answers_of_the_kernel)
 {
     rig r = rig_real(_i, NULL);
@@ -159,10 +169,10 @@ START_TEST(p34_odd_answers_of_the_kernel)
     atomic_store(&faults, true);
     crew_run(ODD_THREADS, schedule_odd, &o);
     ck_assert(until_at_least(&o.total, (int)count));
+    go_on_until_it_was_asked(r.s);
     atomic_store(&faults, false);
     for (long i = 0; i < count; i++)
         ck_assert_int_eq(atomic_load(&o.runs[i]), 1);
-    ck_assert_uint_gt(atomic_load(&fault_count), 0);
     rig_close(&r);
     free(o.runs);
 }
