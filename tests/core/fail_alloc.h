@@ -20,6 +20,7 @@ enum { NO_FAILURE = -1 };
 static _Thread_local long fail_after = NO_FAILURE; /* allocations that still succeed */
 static _Thread_local bool fail_once;               /* after one failure memory is back */
 static _Thread_local long refusals;                /* allocations that failed */
+static _Thread_local size_t most_refused;          /* bytes that calloc was to give and did not */
 static atomic_long live;                           /* allocations, less what was freed */
 static atomic_long map_calls;                      /* calls of mmap and munmap */
 static bool unmap_refused;                         /* munmap answers ENOMEM */
@@ -62,7 +63,10 @@ void *__wrap_malloc(size_t size)
 
 void *__wrap_calloc(size_t count, size_t size)
 {
-    return refused() ? NULL : counted(__real_calloc(count, size));
+    if (!refused())
+        return counted(__real_calloc(count, size));
+    most_refused = count * size > most_refused ? count * size : most_refused;
+    return NULL;
 }
 
 void *__wrap_realloc(void *old, size_t size)

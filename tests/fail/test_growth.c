@@ -8,7 +8,7 @@
 #include "fail/world.h"
 
 static picture before, after;
-static token tokens[1 << 17];
+static token tokens[1 << 18];
 static world w;
 
 static long orders(void)
@@ -26,12 +26,16 @@ typedef struct shape {
     long growths; /* refusals seen at least */
 } shape;
 
+enum { OVERFLOWING = 3, PAUSED = 4 };
+
 static const shape shapes[] = {
     {.name = "callbacks", .growths = 10},
     {.name = "for takers", .pull = true, .growths = 10},
     {.name = "long ids", .id_len = 200, .few = true, .growths = 250},
-    {.name = "overflow", .options.overflow = LAPSE_DEAD_LETTER_OLDEST, .growths = 10},
-    {.name = "paused", .parked = true, .growths = 10},
+    [OVERFLOWING] = {.name = "overflow",
+                     .options.overflow = LAPSE_DEAD_LETTER_OLDEST,
+                     .growths = 10},
+    [PAUSED] = {.name = "paused", .parked = true, .growths = 10},
     {.name = "queues", .queues = true, .pull = true, .few = true, .growths = 750},
 };
 
@@ -144,6 +148,19 @@ START_TEST(orders_come_and_go)
     ck_assert_uint_eq(stats_of(w.r.s).rescheduled, moved);
     ck_assert_int_eq(cancelled, (count + 1) / 2);
     ck_assert_uint_eq(pending_in(w.r.s), (uint64_t)(count / 2));
+    close_world(&w, sh->name, true);
+    expect_released(sh, count, 1);
+}
+END_TEST
+
+/* The links beside the records grow seldom, by half a megabyte or more. */
+START_TEST(links_grow)
+{
+    const shape *sh = &shapes[_i];
+    long count = tier(1300, 132000, 132000);
+    most_refused = 0;
+    fill(sh, engine_url(WHEEL), false, count);
+    ck_assert(tier(0, 1, 1) == 0 || most_refused >= 1 << 19);
     close_world(&w, sh->name, true);
     expect_released(sh, count, 1);
 }
@@ -268,6 +285,7 @@ int main(void)
     Suite *suite = suite_create("growth");
     TCase *group = add_group(suite, "growth");
     tcase_add_loop_test(group, orders_come_and_go, 0, ENGINES * SHAPES * 2);
+    tcase_add_loop_test(group, links_grow, OVERFLOWING, PAUSED + 1);
     tcase_add_loop_test(group, orders_run_again, 0, ENGINES * 4);
     ADD_FOR_ENGINES(group, leases_end);
     return run_suite(suite);
