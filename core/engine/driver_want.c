@@ -67,19 +67,29 @@ static bool is_rated(const lp_queue *q)
     return lp_driver_handles(q) && q->handler->policy.rate;
 }
 
+/* What a store has here before somebody can start it is lost with this process, and counted: with so
+ * many attempts that is no harm. */
+enum { SPARE_ATTEMPTS = 3 };
+
 /* All handled queues without a rate are one want. */
 static void plan_group(lp_driver *d, unsigned demand)
 {
     lp_plan *p = &d->plan;
     size_t first = p->name_count;
-    for (size_t i = 0; i < d->queue_count; i++)
-        if (lp_driver_handles(d->queues[i]) && !is_rated(d->queues[i]))
-            p->names[p->name_count++] = d->queues[i]->name;
+    bool spare = true;
+    for (size_t i = 0; i < d->queue_count; i++) {
+        const lp_queue *q = d->queues[i];
+        if (!lp_driver_handles(q) || is_rated(q))
+            continue;
+        p->names[p->name_count++] = q->name;
+        spare = spare && q->handler->policy.attempts >= SPARE_ATTEMPTS;
+    }
     if (p->name_count > first)
         add_want(p,
                  (lp_want){.queues = p->names + first,
                            .queue_count = p->name_count - first,
                            .pushed = true,
+                           .spare = spare,
                            .most = demand},
                  NULL);
 }

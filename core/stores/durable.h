@@ -123,6 +123,7 @@ typedef struct lp_want {
     bool others;
     bool pushed;   /* counts against turn.push_most */
     bool newest;   /* the last that fell due instead of the first */
+    bool spare;    /* an order of these may lose an attempt without having been started */
     unsigned most; /* claim so many at most; 0: only say when the next is due */
 
     /* Out: when the next order that was not claimed can be (scheduler's clock; in the past

@@ -115,6 +115,7 @@ static void free_queues(rabbit_store *d)
 {
     for (size_t i = 0; i < d->queue_count; i++) {
         free(d->queues[i]->name);
+        free(d->queues[i]->consumers);
         free(d->queues[i]);
     }
     free(d->queues);
@@ -329,15 +330,24 @@ static void await_replaced(rabbit_store *d)
     }
 }
 
+static void return_all(rabbit_store *d, const lp_turn *now)
+{
+    if (lp_rabbit_return_ready(d, now) >= 0)
+        lp_rabbit_flush(d);
+    await_replaced(d);
+}
+
 /* What was delivered and not started goes back, with what it counts as. */
 static void close_store(lp_durable *durable)
 {
     rabbit_store *d = (rabbit_store *)durable;
     const lp_turn now = {.now = lp_clock_now(NULL), .wall = lp_clock_wall(NULL)};
     if (d->in.connection && d->out.connection && !d->config.manual &&
-        lp_rabbit_end_consumers(d) >= 0 && lp_rabbit_return_ready(d, &now) >= 0)
-        lp_rabbit_flush(d);
+        lp_rabbit_end_consumers(d) >= 0)
+        return_all(d, &now);
     await_replaced(d);
+    if (d->in.connection && d->out.connection && lp_rabbit_pass_acks_on(d) > 0)
+        return_all(d, &now);
     lp_rabbit_close_links(d, true);
     free_store(d);
 }

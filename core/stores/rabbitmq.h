@@ -32,6 +32,13 @@ enum {
     LP_RABBIT_SHOP = 4,
 };
 
+/* A consumer of a queue. Its tag is made of the queue's number and its serial. */
+typedef struct rabbit_consumer {
+    unsigned serial;
+    unsigned prefetch; /* how many it may have unacknowledged, and */
+    unsigned unacked;  /* how many it has */
+} rabbit_consumer;
+
 /* A queue of orders. */
 typedef struct rabbit_queue {
     char *name;
@@ -44,27 +51,34 @@ typedef struct rabbit_queue {
     lapse_ns retry_at; /* lp_clock_monotonic: and not before that, since it was refused */
     uint16_t channel;  /* that its orders come on */
 
-    unsigned serial;   /* of its consumer; its tag is made of `number` and this */
-    bool consumes;     /* there is one */
-    unsigned prefetch; /* how many it may have unacknowledged, and */
-    unsigned unacked;  /* how many it has */
+    rabbit_consumer *consumers;
+    size_t consumer_count, consumer_room;
+    unsigned serial; /* of the last */
 
     /* Delivered and not claimed, by due time. */
     rabbit_message *ready;
     unsigned ready_count;
 
+    unsigned held;          /* and claimed, here */
+    lapse_ns takes;         /* how long one is held, lately; 0: not known */
+    bool spare;             /* as in lp_want */
+    unsigned acks;          /* lately, and when the last was; lp_clock_monotonic */
+    lapse_ns acked_at;
+    lapse_ns careful_until; /* lp_clock_monotonic */
+
     unsigned wanted; /* by this turn, which has */
     bool looked;     /* asked the broker for it */
     bool is_known;   /* under a manual clock: of what it held at the last look, and has been sent */
     lapse_ns first;  /* since, the first was for then; UTC */
-    lapse_ns
-        surplus_since; /* lp_clock_monotonic; 0: the consumer asks for no more than is wanted */
+    lapse_ns surplus_since; /* lp_clock_monotonic; 0: no more is asked for than is wanted */
 } rabbit_queue;
 
 /* An order that a consumer here holds. */
 typedef struct rabbit_held {
     struct rabbit_held *next;
     rabbit_message *message;
+    rabbit_queue *from;
+    lapse_ns since; /* lp_clock_monotonic */
     int64_t fence;
     int attempt;
     lapse_ns lease_end;
@@ -237,7 +251,6 @@ int lp_rabbit_send_to(rabbit_store *d, const char *exchange, const char *key, co
 
 /* What has come: to its queue, or to `looked`. */
 void lp_rabbit_take_in(rabbit_store *d, rabbit_message *m);
-void lp_rabbit_consumer_gone(rabbit_store *d, const char *consumer);
 /* A channel, or the connection, is gone: what was held on it is not held any more. */
 void lp_rabbit_lose_held(rabbit_store *d, uint16_t channel);
 
@@ -251,17 +264,46 @@ void lp_rabbit_forget_message(rabbit_message *m);
 int lp_rabbit_sweep_leases(rabbit_store *d, const lp_turn *t);
 int lp_rabbit_sweep_ready(rabbit_store *d, const lp_turn *t);
 lapse_ns lp_rabbit_next_lease(const rabbit_store *d); /* scheduler's clock */
-bool lp_rabbit_has_surplus(const rabbit_store *d);
 
-/* Have delivered what the wants are for, and claim it; or nothing is wanted. */
+/* Have delivered what the wants are for, and claim it. */
 int lp_rabbit_claim(rabbit_store *d, lp_turn *t);
+
+/* All that is ready goes back. */
+int lp_rabbit_return_ready(rabbit_store *d, const lp_turn *t);
+
+/* -- rabbitmq_ask.c -- */
+
+/* So long is something here that nobody can start, or asked for. */
+static const lapse_ns LP_RABBIT_HOLD = LAPSE_MS(250);
+
+/* Of the consumer that a message came to; NULL: a queue that is not known. */
+rabbit_queue *lp_rabbit_queue_of(const rabbit_store *d, const char *consumer);
+/* It has so many more. */
+void lp_rabbit_count_delivered(rabbit_queue *q, const char *consumer, int more);
+void lp_rabbit_consumer_gone(rabbit_store *d, const char *consumer);
+void lp_rabbit_forget_consumers(rabbit_queue *q); /* the channel is gone */
+/* How many may come that have been asked for. */
+unsigned lp_rabbit_free_slots(const rabbit_queue *q);
+
+/* Ask for `wanted`, and what else is to be here; or nothing is wanted of any queue. */
+int lp_rabbit_ask_for(rabbit_store *d, rabbit_queue *q);
 int lp_rabbit_ask_for_less(rabbit_store *d);
+bool lp_rabbit_has_surplus(const rabbit_store *d);
+/* One that has run ends: how long it took. */
+void lp_rabbit_note_pace(const rabbit_held *h);
+/* Nobody here can start this one: it goes back, and had better not come here again. */
+int lp_rabbit_refuse(rabbit_store *d, rabbit_queue *q, const rabbit_message *m);
+
+/* All that there is. */
+int lp_rabbit_get_all(rabbit_store *d, rabbit_queue *q);
 
 /* Nothing more is delivered, and what was on its way is here. */
 int lp_rabbit_end_consumers(rabbit_store *d);
 
-/* All that is ready goes back. */
-int lp_rabbit_return_ready(rabbit_store *d, const lp_turn *t);
+/* One was acknowledged; at the end, whether the queues have all that were: 1: for that, something
+ * may have come. */
+void lp_rabbit_note_ack(rabbit_queue *q);
+int lp_rabbit_pass_acks_on(rabbit_store *d);
 
 /* -- rabbitmq_dead.c -- */
 

@@ -1,9 +1,6 @@
 /* rabbitmq_consume.c - what is delivered here, and who holds it.
  *
- * Of every queue no more is asked for than could start at once: a consumer whose prefetch is what
- * is wanted, or a get where it is not known yet whether there is anything. Prefetch belongs to a
- * consumer for its life; when more is wanted than it may still have, another takes its place, and
- * what the first was sent stays its own. What nobody could start after all goes back after
+ * How many come is asked for in rabbitmq_ask.c. What nobody could start after all goes back after
  * LP_RABBIT_HOLD, published anew, so that the delivery is not counted as an attempt.
  *
  * Under a manual clock there are no consumers: a turn gets all, claims what is due, and gives the
@@ -16,8 +13,9 @@
 #include "base/error.h"
 #include "stores/rabbitmq.h"
 
-static const lapse_ns HOLD = LAPSE_MS(250);
-enum { PREFETCH_MOST = 10000 };
+/* A worker has died, or its connection: until it is known with which order, none that nobody has
+ * started is to be lost with it. */
+static const lapse_ns CAREFUL = LAPSE_SECONDS(1);
 
 /* -- Messages of a queue -- */
 
@@ -52,20 +50,6 @@ static rabbit_message *take_ready(rabbit_queue *q, rabbit_message **at)
     return m;
 }
 
-/* A consumer's tag is "NUMBER.SERIAL" of its queue. */
-static bool is_current(const rabbit_queue *q, const char *consumer)
-{
-    char tag[32];
-    snprintf(tag, sizeof tag, "%zu.%u", q->number, q->serial);
-    return q->consumes && strcmp(tag, consumer) == 0;
-}
-
-static rabbit_queue *queue_of_tag(const rabbit_store *d, const char *consumer)
-{
-    size_t number = strtoul(consumer, NULL, 10);
-    return number < d->queue_count ? d->queues[number] : NULL;
-}
-
 void lp_rabbit_take_in(rabbit_store *d, rabbit_message *m)
 {
     if (m->channel == LP_RABBIT_LOOK) {
@@ -75,12 +59,12 @@ void lp_rabbit_take_in(rabbit_store *d, rabbit_message *m)
         *end = m;
         return;
     }
-    rabbit_queue *q = *m->consumer ? queue_of_tag(d, m->consumer) : d->getting;
+    rabbit_queue *q = *m->consumer ? lp_rabbit_queue_of(d, m->consumer) : d->getting;
     if (!q) {
         lp_rabbit_free_message(m); /* The broker gives it to another when this link ends. */
         return;
     }
-    q->unacked += is_current(q, m->consumer);
+    lp_rabbit_count_delivered(q, m->consumer, 1);
     m->from = q;
     m->arrived = lp_clock_monotonic();
     m->order.queue = q->name;
@@ -88,30 +72,24 @@ void lp_rabbit_take_in(rabbit_store *d, rabbit_message *m)
     m->order.error = NULL;
     if (q->is_shops && !m->too_large)
         lp_rabbit_adopt(d, m);
+    if (m->redeliveries)
+        q->careful_until = lp_add_ns(m->arrived, CAREFUL);
     put_ready(q, m);
-}
-
-void lp_rabbit_consumer_gone(rabbit_store *d, const char *consumer)
-{
-    rabbit_queue *q = queue_of_tag(d, consumer);
-    if (!q || !is_current(q, consumer))
-        return;
-    q->consumes = false;
-    q->is_declared = false; /* It was deleted. */
 }
 
 /* The broker is rid of it. */
 void lp_rabbit_forget_message(rabbit_message *m)
 {
-    rabbit_queue *q = m->from;
-    if (q && q->unacked && is_current(q, m->consumer))
-        q->unacked--;
+    if (m->from)
+        lp_rabbit_count_delivered(m->from, m->consumer, -1);
     lp_rabbit_free_message(m);
 }
 
 int lp_rabbit_finish(rabbit_store *d, rabbit_message *m)
 {
     int code = lp_rabbit_ack(&d->in, m->channel, m->tag, false);
+    if (m->from)
+        lp_rabbit_note_ack(m->from);
     lp_rabbit_forget_message(m);
     return code;
 }
@@ -138,6 +116,7 @@ void lp_rabbit_drop_held(rabbit_store *d, rabbit_held *h)
         at = &(*at)->next;
     *at = h->next;
     d->held_count--;
+    h->from->held--;
     free(h);
 }
 
@@ -145,9 +124,8 @@ static void lose_queue(rabbit_queue *q)
 {
     while (q->ready)
         lp_rabbit_free_message(take_ready(q, &q->ready));
-    q->consumes = q->is_known = false;
-    q->unacked = 0;
-    q->surplus_since = 0;
+    lp_rabbit_forget_consumers(q);
+    q->is_known = false;
 }
 
 static void lose_sent(rabbit_sent *s, uint16_t channel)
@@ -224,8 +202,12 @@ static int sweep_queue(rabbit_store *d, const lp_turn *t, rabbit_queue *q, lapse
     lapse_ns utc = lp_rabbit_judge(d, t);
     int code = LAPSE_OK;
     for (rabbit_message **at = &q->ready; code >= 0 && *at;) {
-        bool is_early = start_of(*at) > lp_add_ns(utc, HOLD);
-        bool is_left = start_of(*at) <= utc && real_now - (*at)->arrived > HOLD;
+        bool is_early = start_of(*at) > lp_add_ns(utc, LP_RABBIT_HOLD);
+        bool is_left = start_of(*at) <= utc && real_now - (*at)->arrived > LP_RABBIT_HOLD;
+        if (is_left)
+            code = lp_rabbit_refuse(d, q, *at);
+        if (code < 0)
+            break;
         if (is_early || is_left || (*at)->moves)
             code = put_back(d, t, take_ready(q, at));
         else
@@ -272,140 +254,6 @@ lapse_ns lp_rabbit_next_lease(const rabbit_store *d)
     return next;
 }
 
-bool lp_rabbit_has_surplus(const rabbit_store *d)
-{
-    for (size_t i = 0; i < d->queue_count; i++)
-        if (d->queues[i]->ready || d->queues[i]->surplus_since)
-            return true;
-    return false;
-}
-
-/* -- Asking for more -- */
-
-static void forget_consumer(rabbit_queue *q, char tag[32])
-{
-    snprintf(tag, 32, "%zu.%u", q->number, q->serial);
-    q->consumes = false;
-    q->unacked = 0;
-    q->surplus_since = 0;
-}
-
-static int end_consumer(rabbit_store *d, rabbit_queue *q)
-{
-    char tag[32];
-    forget_consumer(q, tag);
-    amqp_basic_cancel_t m = {.consumer_tag = amqp_cstring_bytes(tag), .nowait = 1};
-    return lp_rabbit_send(&d->in, q->channel, AMQP_BASIC_CANCEL_METHOD, &m);
-}
-
-/* The answer comes after all that was delivered. */
-int lp_rabbit_end_consumers(rabbit_store *d)
-{
-    int code = LAPSE_OK;
-    for (size_t i = 0; code >= 0 && i < d->queue_count; i++) {
-        rabbit_queue *q = d->queues[i];
-        char tag[32];
-        if (!q->consumes)
-            continue;
-        forget_consumer(q, tag);
-        amqp_basic_cancel_t m = {.consumer_tag = amqp_cstring_bytes(tag)};
-        code = lp_rabbit_call(&d->in, q->channel, AMQP_BASIC_CANCEL_METHOD, &m,
-                              AMQP_BASIC_CANCEL_OK_METHOD, 0);
-    }
-    lp_rabbit_note_losses(d);
-    return code;
-}
-
-static int set_prefetch(rabbit_store *d, const rabbit_queue *q, unsigned most)
-{
-    amqp_basic_qos_t m = {.prefetch_count = (uint16_t)most};
-    return lp_rabbit_call(&d->in, q->channel, AMQP_BASIC_QOS_METHOD, &m, AMQP_BASIC_QOS_OK_METHOD,
-                          0);
-}
-
-static int start_consumer(rabbit_store *d, rabbit_queue *q, unsigned most)
-{
-    char tag[32];
-    int code = set_prefetch(d, q, most);
-    if (code < 0)
-        return code;
-    snprintf(tag, sizeof tag, "%zu.%u", q->number, ++q->serial);
-    amqp_basic_consume_t m = {.queue = amqp_cstring_bytes(q->work),
-                              .consumer_tag = amqp_cstring_bytes(tag)};
-    q->consumes = true;
-    q->prefetch = most;
-    q->unacked = 0;
-    code = lp_rabbit_call(&d->in, q->channel, AMQP_BASIC_CONSUME_METHOD, &m,
-                          AMQP_BASIC_CONSUME_OK_METHOD, 0);
-    q->consumes = q->consumes && code == LAPSE_OK;
-    return code;
-}
-
-/* Up to so many; how many came. */
-static int get_some(rabbit_store *d, rabbit_queue *q, unsigned most)
-{
-    int code = 1;
-    unsigned n = 0;
-    d->getting = q;
-    while (code == 1 && n < most) {
-        code = lp_rabbit_get(&d->in, q->channel, q->work);
-        n += code == 1;
-        lp_rabbit_breathe(d);
-    }
-    d->getting = NULL;
-    return code < 0 ? code : (int)n;
-}
-
-static unsigned free_slots(const rabbit_queue *q)
-{
-    return q->consumes && q->prefetch > q->unacked ? q->prefetch - q->unacked : 0;
-}
-
-/* A consumer that asks for more than is wanted now may be right again in a moment. */
-static int shrink(rabbit_store *d, rabbit_queue *q, unsigned unmet)
-{
-    lapse_ns now = lp_clock_monotonic();
-    if (free_slots(q) <= unmet) {
-        q->surplus_since = 0;
-        return LAPSE_OK;
-    }
-    if (!q->surplus_since)
-        q->surplus_since = now;
-    if (now - q->surplus_since <= HOLD)
-        return LAPSE_OK;
-    int code = end_consumer(d, q);
-    return code < 0 || unmet == 0 ? code : start_consumer(d, q, unmet);
-}
-
-static int ask_for(rabbit_store *d, rabbit_queue *q)
-{
-    unsigned wanted = q->wanted < PREFETCH_MOST ? q->wanted : PREFETCH_MOST;
-    unsigned unmet = wanted > q->ready_count ? wanted - q->ready_count : 0;
-    if (free_slots(q) >= unmet)
-        return shrink(d, q, unmet);
-    int code = q->consumes ? end_consumer(d, q) : LAPSE_OK;
-    int got = code < 0 ? code : get_some(d, q, unmet);
-    if (got < 0 || (unsigned)got == unmet)
-        return got < 0 ? got : LAPSE_OK;
-    return start_consumer(d, q, unmet - (unsigned)got);
-}
-
-/* A few are got one by one. Of more a consumer is sent all at once; when a get finds nothing after
- * that, all have been sent, and come before the answer to the next call. */
-static int get_all(rabbit_store *d, rabbit_queue *q)
-{
-    enum { FEW = 4 };
-    int got = get_some(d, q, FEW);
-    if (got < FEW)
-        return got < 0 ? got : LAPSE_OK;
-    int code = start_consumer(d, q, 0);
-    if (code == LAPSE_OK)
-        code = get_some(d, q, UINT32_MAX);
-    if (code >= 0)
-        code = set_prefetch(d, q, 0);
-    return code < 0 ? code : end_consumer(d, q);
-}
-
 /* -- Wants -- */
 
 static bool is_for(const lp_want *w, const rabbit_queue *q)
@@ -433,8 +281,12 @@ static int note_wanted(rabbit_store *d, const lp_turn *t)
     for (size_t k = 0; k < d->queue_count; k++) {
         rabbit_queue *q = d->queues[k];
         q->wanted = 0;
-        for (size_t i = 0; i < t->want_count; i++)
-            q->wanted += is_for(&t->wants[i], q) ? wanted_of(t, &t->wants[i]) : 0;
+        for (size_t i = 0; i < t->want_count; i++) {
+            if (!is_for(&t->wants[i], q))
+                continue;
+            q->wanted += wanted_of(t, &t->wants[i]);
+            q->spare = t->wants[i].spare && !d->config.manual;
+        }
     }
     return LAPSE_OK;
 }
@@ -446,9 +298,9 @@ static int ask(rabbit_store *d, rabbit_queue *q)
     if (code < 0)
         return code;
     if (d->config.manual)
-        code = q->looked ? get_all(d, q) : LAPSE_OK;
+        code = q->looked ? lp_rabbit_get_all(d, q) : LAPSE_OK;
     else
-        code = ask_for(d, q);
+        code = lp_rabbit_ask_for(d, q);
     if (code == LAPSE_EDATA && d->in.closed_code == AMQP_NOT_FOUND)
         q->is_declared = false; /* It was deleted: the next turn sees to it. */
     return code;
@@ -499,6 +351,9 @@ static rabbit_held *hold(rabbit_store *d, const lp_turn *t, rabbit_message *m)
     if (!h)
         return NULL;
     h->message = m;
+    h->from = m->from;
+    h->from->held++;
+    h->since = lp_clock_monotonic();
     h->fence = next_fence(d, m);
     h->attempt = again(d, m).attempt + 1;
     h->lease_end = lp_add_ns(t->now, t->lease);
@@ -550,7 +405,7 @@ static lapse_ns next_of(const rabbit_store *d, const lp_turn *t, const lp_want *
         if (!is_for(w, q))
             continue;
         /* Without a consumer, or a look, it is not known what there is. */
-        bool known = d->config.manual ? q->is_known || q->looked : free_slots(q) > 0;
+        bool known = d->config.manual ? q->is_known || q->looked : lp_rabbit_free_slots(q) > 0;
         lapse_ns at = known ? LAPSE_FOREVER : t->now;
         if (q->is_shops && !q->is_declared)
             at = lp_add_ns(t->now, d->settings.poll); /* The shop is to declare it again. */
@@ -606,16 +461,6 @@ static int give_rest_back(rabbit_store *d)
     for (size_t i = 0; code >= 0 && i < d->queue_count; i++)
         if (d->queues[i]->looked)
             code = give_rest_of(d, d->queues[i]);
-    return code;
-}
-
-int lp_rabbit_ask_for_less(rabbit_store *d)
-{
-    int code = LAPSE_OK;
-    for (size_t i = 0; code >= 0 && i < d->queue_count; i++) {
-        d->queues[i]->wanted = 0;
-        code = ask_for(d, d->queues[i]);
-    }
     return code;
 }
 

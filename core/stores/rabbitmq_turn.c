@@ -117,6 +117,7 @@ static int settle(rabbit_store *d, const lp_turn *t, lp_job *j)
         return LAPSE_ESTALE;
     switch (j->op) {
     case LP_END:
+        lp_rabbit_note_pace(h);
         return end(d, h);
     case LP_AGAIN:
         return again(d, t, j, h);
