@@ -10,6 +10,7 @@
 
 #include <string.h>
 
+#include "base/error.h"
 #include "lapse.h"
 #include "stores/queue.h"
 
@@ -102,6 +103,19 @@ static inline void lp_request_init(lp_request *r, lp_op op)
 }
 
 _Static_assert(offsetof(lp_request, answer) <= 80, "cleared by a few stores");
+
+/* What an order brings in any store, but its id, queue and time. */
+static inline int lp_check_spec(const lapse_spec *spec)
+{
+    if (spec->payload_len > LAPSE_PAYLOAD_MAX)
+        return lp_fail(LAPSE_EINVAL, "the payload has %zu bytes: use %u at most", spec->payload_len,
+                       LAPSE_PAYLOAD_MAX);
+    if (spec->payload_len && !spec->payload)
+        return lp_fail(LAPSE_EINVAL, "the payload is NULL but has %zu bytes", spec->payload_len);
+    if (spec->flags & ~(unsigned)LAPSE_REPLACE)
+        return lp_fail(LAPSE_EINVAL, "unknown flags %#x: use LAPSE_REPLACE or 0", spec->flags);
+    return LAPSE_OK;
+}
 
 typedef struct lp_counts {
     uint64_t pending, running, kept, dead, dead_dropped;
