@@ -93,17 +93,6 @@ typedef struct lp_request {
     lp_remains remains[LP_REMAINS_MAX]; /* undefined from remains_count on */
 } lp_request;
 
-/* A request that asks for nothing but `op` yet. Up to 80 bytes are cleared by a few stores; what
- * compilers make of more takes longer to begin than a store takes to look for an id. */
-static inline void lp_request_init(lp_request *r, lp_op op)
-{
-    memset(r, 0, offsetof(lp_request, answer));
-    r->answer = 0;
-    r->op = op;
-}
-
-_Static_assert(offsetof(lp_request, answer) <= 80, "cleared by a few stores");
-
 /* What an order brings in any store, but its id, queue and time. */
 static inline int lp_check_spec(const lapse_spec *spec)
 {
@@ -116,6 +105,17 @@ static inline int lp_check_spec(const lapse_spec *spec)
         return lp_fail(LAPSE_EINVAL, "unknown flags %#x: use LAPSE_REPLACE or 0", spec->flags);
     return LAPSE_OK;
 }
+
+/* A request that asks for nothing but `op` yet. Up to 80 bytes are cleared by a few stores; what
+ * compilers make of more takes longer to begin than a store takes to look for an id. */
+static inline void lp_request_init(lp_request *r, lp_op op)
+{
+    memset(r, 0, offsetof(lp_request, answer));
+    r->answer = 0;
+    r->op = op;
+}
+
+_Static_assert(offsetof(lp_request, answer) <= 80, "cleared by a few stores");
 
 typedef struct lp_counts {
     uint64_t pending, running, kept, dead, dead_dropped;

@@ -97,12 +97,14 @@ def refused_for_a_while(proxy, through: str, caplog, seconds: float) -> list[str
     return c.ids()
 
 
-def the_first_connection_fails(proxy, through: str) -> None:
+def the_first_connection_fails(proxy, through: str) -> str:
+    """What the error says."""
     proxy.refuse()
-    with pytest.raises(lapse.Offline, match="cannot be reached"):
+    with pytest.raises(lapse.Offline, match="cannot be reached") as caught:
         lapse.Scheduler(through)
     proxy.accept()
     lapse.Scheduler(through).close()
+    return str(caught.value)
 
 
 def cut_again_and_again(proxy, c: Consumer, cuts: int, delay: float) -> set[str]:
