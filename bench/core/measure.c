@@ -41,6 +41,18 @@ uint32_t *random_order(uint64_t *state, size_t n)
     return order;
 }
 
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double middle(double *values, size_t count)
+{
+    qsort(values, count, sizeof *values, by_size);
+    return values[count / 2];
+}
+
 void *bench_alloc(size_t count, size_t size)
 {
     void *memory = calloc(count, size);

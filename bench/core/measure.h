@@ -18,6 +18,9 @@ uint64_t random_below(uint64_t *state, uint64_t bound);
 /* The numbers 0 to n - 1 in random order. */
 uint32_t *random_order(uint64_t *state, size_t n);
 
+/* The middle one; sorts them. */
+double middle(double *values, size_t count);
+
 void *bench_alloc(size_t count, size_t size);
 
 /* Anonymous memory resident in this process, in bytes: exact, from smaps_rollup. */

@@ -1,8 +1,6 @@
 """What `bench/run core` runs: the C core beside other C libraries, one executable for each."""
 
-import pathlib
-import subprocess
-import sys
+import executables
 
 LIBRARIES = ("lapse", "libev", "libevent", "libuv")
 
@@ -36,18 +34,4 @@ BUILD = ("lapse_bench", ("-DLAPSE_BENCH=ON", "-DLAPSE_PYTHON=OFF"))
 
 
 def find_peers(options, folder):
-    """Peer -> (command, groups, {workload: the most orders}), and the versions."""
-    peers, versions = {}, []
-    folder = options.bin or folder / "bench"
-    for library in LIBRARIES:
-        executable = pathlib.Path(folder) / f"bench_core_{library}"
-        if not executable.exists():
-            print(f"without {library}: {executable.name} was not built", file=sys.stderr)
-            continue
-        listing = subprocess.run([executable, "--list"], check=True, stdout=subprocess.PIPE,
-                                 text=True)
-        for line in listing.stdout.splitlines():
-            peer, groups, version = line.split("\t")
-            peers[peer] = ([str(executable)], groups.split(","), {})
-        versions.append(version)
-    return peers, versions
+    return executables.find("core", LIBRARIES, options, folder, most={})

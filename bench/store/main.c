@@ -7,7 +7,6 @@
  * next run. */
 #include <pthread.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,17 +16,8 @@
 #include <unistd.h>
 
 #include "../core/measure.h"
+#include "../core/program.h"
 #include "workload.h"
-
-void bench_die(const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    vfprintf(stderr, format, args);
-    va_end(args);
-    fputc('\n', stderr);
-    exit(1);
-}
 
 int64_t wall_ns(void)
 {
@@ -107,26 +97,17 @@ void make_numbered(store_order *order, uint64_t number, int64_t delay)
 /* -- Choosing -- */
 
 static const workload workloads[] = {
-    {"callers1", run_callers_1}, {"callers16", run_callers_16}, {"callers64", run_callers_64},
-    {"many", run_many},          {"cancel", run_cancel},        {"work1", run_work_1},
-    {"work4", run_work_4},       {"processes", run_processes},  {"big", run_big},
+    {"callers1", run_callers_1},
+    {"callers16", run_callers_16},
+    {"callers64", run_callers_64},
+    {"many", run_many},
+    {"cancel", run_cancel},
+    {"work1", run_work_1},
+    {"work4", run_work_4},
+    {"processes", run_processes},
+    {"big", run_big},
+    {NULL, NULL},
 };
-
-static const workload *find_workload(const char *name)
-{
-    for (size_t i = 0; i < sizeof workloads / sizeof *workloads; i++)
-        if (strcmp(workloads[i].name, name) == 0)
-            return &workloads[i];
-    bench_die("no workload \"%s\"", name);
-}
-
-static const store_peer *find_peer(const char *name)
-{
-    for (const store_peer *peer = store_peers; peer->name; peer++)
-        if (strcmp(peer->name, name) == 0)
-            return peer;
-    bench_die("no peer \"%s\" in this executable; --list names them", name);
-}
 
 static int list_peers(void)
 {
@@ -138,17 +119,13 @@ static int list_peers(void)
 
 int main(int argc, char **argv)
 {
-    if (argc == 2 && strcmp(argv[1], "--list") == 0)
+    if (program_lists(argc, argv))
         return list_peers();
-    if (argc != 4 && argc != 5)
-        bench_die("usage: %s --list | PEER WORKLOAD PENDING [SEED]", argv[0]);
-    const store_peer *peer = find_peer(argv[1]);
-    const workload *load = find_workload(argv[2]);
-    size_t n = strtoull(argv[3], NULL, 10);
-    if (n > 100000000)
-        bench_die("PENDING is at most 100 000 000, not %s", argv[3]);
+    bench_call call = program_call(argc, argv, 0);
+    const store_peer *peer = program_find("peer", call.peer, store_peers, sizeof *store_peers);
+    const workload *load = program_find("workload", call.workload, workloads, sizeof *workloads);
     signal(SIGPIPE, SIG_IGN);
-    load->run(peer, n, argc == 5 ? strtoull(argv[4], NULL, 10) : 1);
-    result_print(peer->name, load->name, n);
+    load->run(peer, call.n, call.seed);
+    result_print(peer->name, load->name, call.n);
     return 0;
 }

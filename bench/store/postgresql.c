@@ -12,35 +12,18 @@
 #include <string.h>
 #include <time.h>
 
+#include "../core/measure.h"
 #include "stores/postgresql.h"
 
 enum { BATCH = 100, ROUNDS = 5, SAMPLES = 400, CLAIM = 20 };
 
 static const lapse_ns LEASE = LAPSE_HOURS(1);
 
-static void die(const char *what, const char *words)
-{
-    fprintf(stderr, "%s: %s\n", what, words);
-    exit(1);
-}
-
 static lapse_ns now_ns(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (lapse_ns)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double middle(double *values, int count)
-{
-    qsort(values, (size_t)count, sizeof *values, by_size);
-    return values[count / 2];
 }
 
 /* -- The store -- */
@@ -57,7 +40,7 @@ static void sql(PGconn *conn, const char *text)
 {
     PGresult *r = PQexec(conn, text);
     if (PQresultStatus(r) != PGRES_COMMAND_OK && PQresultStatus(r) != PGRES_TUPLES_OK)
-        die(text, PQerrorMessage(conn));
+        bench_die("%s: %s", text, PQerrorMessage(conn));
     PQclear(r);
 }
 
@@ -73,7 +56,7 @@ static place open_fresh(const char *base)
     sql(p.conn, text);
     lp_store_config config = {.url = p.url, .lease = LEASE, .now = now_ns()};
     if (lp_postgresql_store.open(&config, &p.d) < 0)
-        die("open", lapse_error_detail());
+        bench_die("open: %s", lapse_error_detail());
     return p;
 }
 
@@ -98,7 +81,7 @@ static lp_loan *turn(lp_durable *d, lp_job *const *jobs, size_t count, unsigned 
                  .wants = &want,
                  .want_count = most ? 1 : 0};
     if (lp_postgresql_store.turn(d, &t) < 0)
-        die("turn", lapse_error_detail());
+        bench_die("turn: %s", lapse_error_detail());
     return t.loans;
 }
 
@@ -170,7 +153,7 @@ static void prepare(PGconn *conn, const char *name, int statement, const char *s
     char *text = lp_postgresql_expand(lp_postgresql_sql[statement], schema);
     PGresult *r = PQprepare(conn, name, text, count, types);
     if (PQresultStatus(r) != PGRES_COMMAND_OK)
-        die(text, PQerrorMessage(conn));
+        bench_die("%s: %s", text, PQerrorMessage(conn));
     PQclear(r);
     free(text);
 }
@@ -181,7 +164,7 @@ static void send(PGconn *conn, const char *name, args *a)
     int formats[ARGS_MAX] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     const args *b = a ? a : &none;
     if (!PQsendQueryPrepared(conn, name, b->count, b->value, b->length, formats, 1))
-        die(name, PQerrorMessage(conn));
+        bench_die("%s: %s", name, PQerrorMessage(conn));
     if (a)
         free(a->made);
 }
@@ -191,11 +174,11 @@ static PGresult *read_all(PGconn *conn, int count, int kept)
 {
     PGresult *result = NULL;
     if (PQpipelineSync(conn) != 1)
-        die("sync", PQerrorMessage(conn));
+        bench_die("sync: %s", PQerrorMessage(conn));
     for (int i = 0; i < count; i++) {
         PGresult *r = PQgetResult(conn);
         if (PQresultStatus(r) != PGRES_TUPLES_OK && PQresultStatus(r) != PGRES_COMMAND_OK)
-            die("result", PQresultErrorMessage(r));
+            bench_die("result: %s", PQresultErrorMessage(r));
         if (i == kept)
             result = r;
         else
@@ -348,7 +331,7 @@ static double claim_p50(const char *base, long dead, bool snapshot, bool tied)
 int main(int argc, char **argv)
 {
     if (argc < 2)
-        die("usage", "bench_store_postgresql URL [orders [dead rows]]");
+        bench_die("usage: bench_store_postgresql URL [orders [dead rows]]");
     long orders = argc > 2 ? atol(argv[2]) : 10000, dead = argc > 3 ? atol(argv[3]) : 80000;
     double put[2][ROUNDS], take[2][ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {

@@ -21,6 +21,8 @@
 
 #include "lapse.h"
 
+#include "../core/measure.h"
+
 #if __has_include(<rabbitmq-c/amqp.h>)
 #include <rabbitmq-c/amqp.h>
 #include <rabbitmq-c/framing.h>
@@ -36,29 +38,11 @@ enum { BATCH = 100, ROUNDS = 5, PREFETCH = 200, BODY = 64 };
 static long orders = 20000, delay_ms = 200;
 static int round_number;
 
-static void die(const char *what, const char *words)
-{
-    fprintf(stderr, "%s: %s\n", what, words);
-    exit(1);
-}
-
 static double now_s(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double middle(double *values, int count)
-{
-    qsort(values, (size_t)count, sizeof *values, by_size);
-    return values[count / 2];
 }
 
 /* -- lapse -- */
@@ -79,13 +63,13 @@ static lapse *open_lapse(const char *base)
     snprintf(url, sizeof url, "%s%cprefix=bench%ld_%d&fixed=%ldms", base,
              strchr(base, '?') ? '&' : '?', (long)getpid(), round_number, delay_ms);
     if (lapse_open(url, NULL, &s) < 0)
-        die("lapse_open", lapse_error_detail());
+        bench_die("lapse_open: %s", lapse_error_detail());
     return s;
 }
 
 static void schedule(lapse *s, long from)
 {
-    static char ids[BATCH][16], body[BODY];
+    static char ids[BATCH][24], body[BODY];
     lapse_spec specs[BATCH];
     int64_t results[BATCH];
     for (int i = 0; i < BATCH; i++) {
@@ -97,7 +81,7 @@ static void schedule(lapse *s, long from)
                                 .payload_len = sizeof body};
     }
     if (lapse_schedule_many(s, specs, BATCH, results) != BATCH)
-        die("lapse_schedule_many", lapse_error_detail());
+        bench_die("lapse_schedule_many: %s", lapse_error_detail());
 }
 
 static void await_done(long count)
@@ -112,7 +96,7 @@ static void *consume_lapse(void *arg)
     lapse *s = arg;
     struct pollfd ready = {.fd = lapse_fd(s), .events = POLLIN};
     if (lapse_want(s, PREFETCH) < 0)
-        die("lapse_want", lapse_error_detail());
+        bench_die("lapse_want: %s", lapse_error_detail());
     while (lapse_process(s, 0) >= 0)
         (void)poll(&ready, 1, 1000);
     return NULL;
@@ -124,7 +108,7 @@ static double run_lapse(const char *url, unsigned threads)
     pthread_t host;
     if (lapse_handle(back, "close_unpaid", close_unpaid, NULL, NULL, NULL) < 0 ||
         (threads && lapse_start(back, threads) < 0))
-        die("consumer", lapse_error_detail());
+        bench_die("consumer: %s", lapse_error_detail());
     if (!threads)
         pthread_create(&host, NULL, consume_lapse, back);
     atomic_store(&done, 0);
@@ -154,7 +138,7 @@ static void check(bare *b, const char *what)
 {
     amqp_rpc_reply_t r = amqp_get_rpc_reply(b->c);
     if (r.reply_type != AMQP_RESPONSE_NORMAL)
-        die(what, "RabbitMQ refuses");
+        bench_die("%s: RabbitMQ refuses", what);
 }
 
 static bare connect_bare(const char *url)
@@ -168,14 +152,14 @@ static bare connect_bare(const char *url)
         copy[length - 1] = '\0'; /* Else its vhost were the empty one. */
     amqp_default_connection_info(&info);
     if (amqp_parse_url(copy, &info) != AMQP_STATUS_OK)
-        die(url, "is no URL that rabbitmq-c reads");
+        bench_die("%s: is no URL that rabbitmq-c reads", url);
     amqp_socket_t *socket = amqp_tcp_socket_new(b.c);
     if (amqp_socket_open(socket, info.host, info.port) != AMQP_STATUS_OK)
-        die(url, "cannot be reached");
+        bench_die("%s: cannot be reached", url);
     if (amqp_login(b.c, info.vhost, 0, AMQP_DEFAULT_FRAME_SIZE, 0, AMQP_SASL_METHOD_PLAIN,
                    info.user, info.password)
             .reply_type != AMQP_RESPONSE_NORMAL)
-        die(url, "refuses this user");
+        bench_die("%s: refuses this user", url);
     amqp_channel_open(b.c, 1);
     check(&b, "channel");
     snprintf(b.wait, sizeof b.wait, "bare%ld_%d.wait", (long)getpid(), round_number);
@@ -232,7 +216,7 @@ static void *consume_bare(void *arg)
         amqp_envelope_t e;
         amqp_maybe_release_buffers(b.c);
         if (amqp_consume_message(b.c, &e, NULL, 0).reply_type != AMQP_RESPONSE_NORMAL)
-            die("consume", "the connection was lost");
+            bench_die("consume: the connection was lost");
         amqp_basic_ack(b.c, 1, e.delivery_tag, 0);
         amqp_destroy_envelope(&e);
         atomic_fetch_add(&done, 1);
@@ -250,7 +234,7 @@ static void await_confirm(bare *b, uint64_t number)
         amqp_frame_t f;
         if (amqp_simple_wait_frame(b->c, &f) != AMQP_STATUS_OK ||
             f.frame_type != AMQP_FRAME_METHOD || f.payload.method.id != AMQP_BASIC_ACK_METHOD)
-            die("publish", "was not confirmed");
+            bench_die("publish: was not confirmed");
         const amqp_basic_ack_t *ack = f.payload.method.decoded;
         seen = ack->multiple ? ack->delivery_tag : seen + 1;
     }
@@ -260,7 +244,7 @@ static void await_confirm(bare *b, uint64_t number)
 static void publish_bare(bare *b, uint64_t from)
 {
     static char body[BODY];
-    char id[16];
+    char id[24];
     for (int i = 0; i < BATCH; i++) {
         snprintf(id, sizeof id, "OID%08ld", (long)from + i);
         amqp_basic_properties_t p = {._flags =
@@ -269,7 +253,7 @@ static void publish_bare(bare *b, uint64_t from)
                                      .message_id = amqp_cstring_bytes(id)};
         if (amqp_basic_publish(b->c, 1, amqp_empty_bytes, amqp_cstring_bytes(b->wait), 1, 0, &p,
                                (amqp_bytes_t){sizeof body, body}) != AMQP_STATUS_OK)
-            die("publish", "the connection was lost");
+            bench_die("publish: the connection was lost");
     }
     await_confirm(b, from + BATCH);
 }
@@ -318,7 +302,7 @@ static void compare(char *url, unsigned threads)
 int main(int argc, char **argv)
 {
     if (argc < 2)
-        die("usage", "bench_store_rabbitmq URL [orders [milliseconds]]");
+        bench_die("usage: bench_store_rabbitmq URL [orders [milliseconds]]");
     orders = argc > 2 ? atol(argv[2]) / BATCH * BATCH : orders;
     delay_ms = argc > 3 ? atol(argv[3]) : delay_ms;
     compare(argv[1], 0);

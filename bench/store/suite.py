@@ -8,9 +8,9 @@ import atexit
 import os
 import pathlib
 import shutil
-import subprocess
-import sys
 import tempfile
+
+import executables
 
 KINDS = ("lapse", "beanstalkd", "sqlite", "disk")
 
@@ -60,22 +60,6 @@ def make_folder(options):
 
 
 def find_peers(options, folder):
-    """Peer -> (command, groups, {workload: the most orders}), and the versions."""
-    peers, versions = {}, []
-    folder = options.bin or folder / "bench"
-    for kind in KINDS:
-        executable = pathlib.Path(folder) / f"bench_store_{kind}"
-        if not executable.exists():
-            print(f"without {kind}: {executable.name} was not built", file=sys.stderr)
-            continue
-        listing = subprocess.run([executable, "--list"], check=True, stdout=subprocess.PIPE,
-                                 text=True)
-        if not listing.stdout:
-            print(f"without {kind}: it is not installed", file=sys.stderr)
-            continue
-        for line in listing.stdout.splitlines():
-            peer, groups, version = line.split("\t")
-            peers[peer] = ([str(executable)], groups.split(","), MOST.get(peer, {}))
-        versions.append(version)
+    found = executables.find("store", KINDS, options, folder, MOST)
     make_folder(options)
-    return peers, versions
+    return found

@@ -84,13 +84,9 @@ static int due_at(const lapse *s, lapse_ns now, lapse_ns utc, lapse_ns *due)
 
 static int check_spec(const lapse_spec *spec)
 {
-    if (spec->payload_len > LAPSE_PAYLOAD_MAX)
-        return lp_fail(LAPSE_EINVAL, "the payload has %zu bytes: use %u at most", spec->payload_len,
-                       LAPSE_PAYLOAD_MAX);
-    if (spec->payload_len && !spec->payload)
-        return lp_fail(LAPSE_EINVAL, "the payload is NULL but has %zu bytes", spec->payload_len);
-    if (spec->flags & ~(unsigned)LAPSE_REPLACE)
-        return lp_fail(LAPSE_EINVAL, "unknown flags %#x: use LAPSE_REPLACE or 0", spec->flags);
+    int code = lp_check_spec(spec);
+    if (code < 0)
+        return code;
     return spec->queue ? lp_check_queue(spec->queue) : LAPSE_OK;
 }
 

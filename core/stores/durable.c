@@ -35,10 +35,26 @@ bool lp_job_is_promise(const lp_job *j)
            j->op == LP_REQUEUE || j->op == LP_PURGE;
 }
 
+bool lp_turn_promises(const lp_turn *t)
+{
+    for (size_t i = 0; i < t->job_count; i++)
+        if (lp_job_is_promise(t->jobs[i]))
+            return true;
+    return false;
+}
+
 bool lp_job_is_look(const lp_job *j)
 {
     return j->op == LP_GET || j->op == LP_LIST || j->op == LP_COUNT || j->op == LP_QUEUES ||
            j->op == LP_HOLDS;
+}
+
+bool lp_turn_changes(const lp_turn *t)
+{
+    for (size_t i = 0; i < t->job_count; i++)
+        if (!lp_job_is_look(t->jobs[i]))
+            return true;
+    return false;
 }
 
 static bool is_settlement(const lp_job *j)
@@ -95,13 +111,9 @@ int lp_durable_check_spec(const lapse_spec *spec)
     if (spec->fn || spec->arg || spec->release)
         return lp_fail(LAPSE_EUNSUPPORTED,
                        "an order in a database names its handler: set `queue`, not `fn` or `arg`");
-    if (spec->payload_len > LAPSE_PAYLOAD_MAX)
-        return lp_fail(LAPSE_EINVAL, "the payload has %zu bytes: use %u at most", spec->payload_len,
-                       LAPSE_PAYLOAD_MAX);
-    if (spec->payload_len && !spec->payload)
-        return lp_fail(LAPSE_EINVAL, "the payload is NULL but has %zu bytes", spec->payload_len);
-    if (spec->flags & ~(unsigned)LAPSE_REPLACE)
-        return lp_fail(LAPSE_EINVAL, "unknown flags %#x: use LAPSE_REPLACE or 0", spec->flags);
+    int code = lp_check_spec(spec);
+    if (code < 0)
+        return code;
     if (spec->queue && strnlen(spec->queue, LAPSE_ID_MAX + 1) > LAPSE_ID_MAX)
         return lp_fail(LAPSE_EINVAL, "the queue %s... is longer than %d bytes",
                        lp_text_quote(spec->queue, 32), LAPSE_ID_MAX);

@@ -200,9 +200,11 @@ lp_loan *lp_loan_make(const char *id, size_t id_len, const char *queue, const vo
 
 /* Whether its answer is a promise that a power failure must not break. */
 bool lp_job_is_promise(const lp_job *j);
+bool lp_turn_promises(const lp_turn *t); /* one of its jobs' */
 
 /* Whether it changes nothing. */
 bool lp_job_is_look(const lp_job *j);
+bool lp_turn_changes(const lp_turn *t); /* one of its jobs does */
 
 /* At the start of a turn: no job has anything of an answer, and where a walk stands is kept in
  * its `row`, so that lp_job_undo brings back also what was not come to. */

@@ -231,26 +231,10 @@ static int claim_carefully(work *w)
 
 /* -- A turn -- */
 
-static bool changes(const lp_turn *t)
-{
-    for (size_t i = 0; i < t->job_count; i++)
-        if (!lp_job_is_look(t->jobs[i]))
-            return true;
-    return false;
-}
-
-static bool promises(const lp_turn *t)
-{
-    for (size_t i = 0; i < t->job_count; i++)
-        if (lp_job_is_promise(t->jobs[i]))
-            return true;
-    return false;
-}
-
 /* All up to COMMIT; the answers of what `careful` did not exchange come with that. */
 static int do_all(work *w, bool careful)
 {
-    start(w, promises(w->t), careful);
+    start(w, lp_turn_promises(w->t), careful);
     w->limited = lp_postgresql_is_limited(w);
     if (lp_postgresql_get_room(w) < 0)
         return w->s->failed;
@@ -293,7 +277,7 @@ static void roll_back(session *s)
 static int fail_lost(const work *w, bool committing)
 {
     int code = lp_postgresql_error(w->s);
-    if (!committing || !changes(w->t))
+    if (!committing || !lp_turn_changes(w->t))
         return code < 0 ? lp_fail(LAPSE_EOFFLINE, "the PostgreSQL server cannot be reached: %s",
                                   w->s->words)
                         : code;

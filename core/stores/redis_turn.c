@@ -351,14 +351,6 @@ static bool any_reset(const part *parts, size_t count)
 
 /* -- Replicas -- */
 
-static bool promises(const lp_turn *t)
-{
-    for (size_t i = 0; i < t->job_count; i++)
-        if (lp_job_is_promise(t->jobs[i]))
-            return true;
-    return false;
-}
-
 static void doubt(const redis_store *d, lp_job *j, long long confirmed)
 {
     if (!lp_job_is_promise(j) || j->answer < 0)
@@ -373,7 +365,7 @@ static void doubt(const redis_store *d, lp_job *j, long long confirmed)
  * then it is not known. */
 static int confirm(redis_store *d, lp_turn *t)
 {
-    if (d->options.wait == 0 || !promises(t))
+    if (d->options.wait == 0 || !lp_turn_promises(t))
         return LAPSE_OK;
     lp_redis_clear(&d->words);
     lp_redis_text(&d->words, "WAIT");

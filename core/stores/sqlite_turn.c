@@ -264,16 +264,11 @@ static int read_turn(sqlite_store *d, lp_turn *t)
 
 int lp_sqlite_turn(sqlite_store *d, lp_turn *t)
 {
-    bool writes = false, promises = false;
     lp_turn_begin(t);
-    for (size_t i = 0; i < t->job_count; i++) {
-        writes = writes || !lp_job_is_look(t->jobs[i]);
-        promises = promises || lp_job_is_promise(t->jobs[i]);
-    }
-    if (!writes) {
+    if (!lp_turn_changes(t)) {
         int code = read_turn(d, t);
         if (code <= 0)
             return code;
     }
-    return write_turn(d, t, promises ? DURABLY : 0);
+    return write_turn(d, t, lp_turn_promises(t) ? DURABLY : 0);
 }

@@ -10,6 +10,7 @@
 
 #include <string.h>
 
+#include "base/error.h"
 #include "lapse.h"
 #include "stores/queue.h"
 
@@ -91,6 +92,19 @@ typedef struct lp_request {
     int64_t answer;
     lp_remains remains[LP_REMAINS_MAX]; /* undefined from remains_count on */
 } lp_request;
+
+/* What an order brings in any store, but its id, queue and time. */
+static inline int lp_check_spec(const lapse_spec *spec)
+{
+    if (spec->payload_len > LAPSE_PAYLOAD_MAX)
+        return lp_fail(LAPSE_EINVAL, "the payload has %zu bytes: use %u at most", spec->payload_len,
+                       LAPSE_PAYLOAD_MAX);
+    if (spec->payload_len && !spec->payload)
+        return lp_fail(LAPSE_EINVAL, "the payload is NULL but has %zu bytes", spec->payload_len);
+    if (spec->flags & ~(unsigned)LAPSE_REPLACE)
+        return lp_fail(LAPSE_EINVAL, "unknown flags %#x: use LAPSE_REPLACE or 0", spec->flags);
+    return LAPSE_OK;
+}
 
 /* A request that asks for nothing but `op` yet. Up to 80 bytes are cleared by a few stores; what
  * compilers make of more takes longer to begin than a store takes to look for an id. */

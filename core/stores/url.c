@@ -75,23 +75,25 @@ int lp_url_refuse(const lp_url_option *option, const char *wanted)
     return bad(LAPSE_EURL, option, wanted);
 }
 
+static const struct {
+    const char *name;
+    lapse_ns ns;
+} units[] = {{"ns", 1},
+             {"us", LAPSE_US(1)},
+             {"ms", LAPSE_MS(1)},
+             {"s", LAPSE_SECONDS(1)},
+             {"m", LAPSE_MINUTES(1)},
+             {"h", LAPSE_HOURS(1)},
+             {"d", LAPSE_DAYS(1)}};
+enum { UNITS = sizeof units / sizeof *units };
+
 /* A duration in the largest unit that has no remainder. */
 static void write_duration(char *out, size_t size, lapse_ns t)
 {
-    static const struct {
-        const char *unit;
-        lapse_ns ns;
-    } units[] = {{"d", LAPSE_DAYS(1)},
-                 {"h", LAPSE_HOURS(1)},
-                 {"m", LAPSE_MINUTES(1)},
-                 {"s", LAPSE_SECONDS(1)},
-                 {"ms", LAPSE_MS(1)},
-                 {"us", LAPSE_US(1)},
-                 {"ns", 1}};
-    size_t i = 0;
+    size_t i = UNITS - 1;
     while (t % units[i].ns)
-        i++;
-    snprintf(out, size, "%lld%s", (long long)(t / units[i].ns), t ? units[i].unit : "s");
+        i--;
+    snprintf(out, size, "%lld%s", (long long)(t / units[i].ns), t ? units[i].name : "s");
 }
 
 int lp_url_number(const lp_url_option *option, uint64_t min, uint64_t max, uint64_t *out)
@@ -111,20 +113,10 @@ int lp_url_number(const lp_url_option *option, uint64_t min, uint64_t max, uint6
 
 int lp_url_duration(const lp_url_option *option, lapse_ns min, lapse_ns max, lapse_ns *out)
 {
-    static const struct {
-        const char *unit;
-        lapse_ns ns;
-    } units[] = {{"ns", 1},
-                 {"us", LAPSE_US(1)},
-                 {"ms", LAPSE_MS(1)},
-                 {"s", LAPSE_SECONDS(1)},
-                 {"m", LAPSE_MINUTES(1)},
-                 {"h", LAPSE_HOURS(1)},
-                 {"d", LAPSE_DAYS(1)}};
     uint64_t n;
     size_t len = digits(option, &n);
-    for (size_t i = 0; len && i < sizeof units / sizeof *units; i++) {
-        if (!is(option->value + len, option->value_len - len, units[i].unit))
+    for (size_t i = 0; len && i < UNITS; i++) {
+        if (!is(option->value + len, option->value_len - len, units[i].name))
             continue;
         lapse_ns value;
         char wanted[64];

@@ -264,24 +264,6 @@ function lapse.schedule(order_id, delay, callback)
     return methods.schedule(w.scheduler, order_id, delay, callback)
 end
 
----@param order_id string
----@param at number instant
----@param callback lapse.Callback
----@return integer? generation or nil, message, code
----@return string? message
----@return string? code
-function lapse.schedule_at(order_id, at, callback)
-    local w = this
-    if not w then
-        return absent "schedule_at"
-    end
-    if w.place then
-        return ask.call(w, "schedule_at", order_id, at, callback)
-    end
-    wake(w)
-    return methods.schedule_at(w.scheduler, order_id, at, callback)
-end
-
 -- What would not be handed over as it is, or never run.
 local function check_order(w, order, level)
     if type(order) ~= "table" then
@@ -474,6 +456,8 @@ local function asking(name, otherwise)
     end
 end
 
+---@type fun(order_id: string, at: number, callback: lapse.Callback): integer?, string?, string?
+lapse.schedule_at = asking("schedule_at", waking "schedule_at")
 ---@type fun(order_id: string): lapse.Info?, string?, string?
 lapse.get = asking("get", plain "get")
 local each = plain "each"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from . import _lapse
 from ._types import Seconds
-from ._verdicts import Reject, Retry, describe
+from ._verdicts import DONE, GIVE_BACK, Reject, Retry, asked_for, verdict_of_block
 
 if TYPE_CHECKING:
     from ._runner import Runner
@@ -27,7 +27,7 @@ class Claim(_lapse.Order):
     __slots__ = ("_runner",)
     _runner: Runner | None
 
-    async def _settle(self, verdict: int, delay_ns: int = 0, error: str | None = None) -> None:
+    async def _settle(self, verdict: int, delay_ns: int, error: str | None) -> None:
         runner = self._held_by()
         self._runner = None
         await runner.ask(runner.worker.settle, self.fence, verdict, delay_ns, error)
@@ -45,20 +45,19 @@ class Claim(_lapse.Order):
 
     async def done(self) -> None:
         """Finished. Raises lapse.Stale when the claim is no longer held, as all of these."""
-        await self._settle(_lapse.VERDICT_DONE)
+        await self._settle(*DONE)
 
     async def retry(self, delay: Seconds | None = None, error: object | None = None) -> None:
         """Again after `delay` seconds; None: after the policy's back-off."""
-        verdict = Retry(delay, error)
-        await self._settle(_lapse.VERDICT_RETRY, verdict._delay_ns, verdict.error)
+        await self._settle(*asked_for(Retry(delay, error)))
 
     async def reject(self, reason: object | None = None) -> None:
         """Hopeless: to the dead letters."""
-        await self._settle(_lapse.VERDICT_REJECT, 0, Reject(reason).error)
+        await self._settle(*asked_for(Reject(reason)))
 
     async def give_back(self) -> None:
         """Not tried: pending again, and the attempt does not count."""
-        await self._settle(_lapse.VERDICT_GIVE_BACK)
+        await self._settle(*GIVE_BACK)
 
     async def renew(self, lease: Seconds = 0) -> None:
         """Hold it for another `lease` seconds from now; 0: as long as it was given for."""
@@ -82,16 +81,7 @@ class Claim(_lapse.Order):
         if not self.held:
             return False
         try:
-            if error is None:
-                await self.done()
-            elif isinstance(error, Retry):
-                await self._settle(_lapse.VERDICT_RETRY, error._delay_ns, error.error)
-            elif isinstance(error, Reject):
-                await self._settle(_lapse.VERDICT_REJECT, 0, error.error)
-            elif isinstance(error, Exception):
-                await self._settle(_lapse.VERDICT_RETRY, -1, describe(error))
-            else:
-                await self.give_back()
+            await self._settle(*verdict_of_block(error))
         except _lapse.Stale:
             pass  # its id was scheduled anew meanwhile; nothing else is wrong
         return isinstance(error, (Retry, Reject))

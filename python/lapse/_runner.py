@@ -26,18 +26,23 @@ from typing import Any, TypeAlias, TypeVar, cast
 from . import _lapse
 from ._claim import Claim
 from ._types import Callback
-from ._verdicts import Reject, Retry, describe, report
+from ._verdicts import (
+    DONE,
+    GIVE_BACK,
+    Reject,
+    Retry,
+    Verdict,
+    asked_for,
+    describe,
+    report,
+)
 
 __all__ = ["Around", "Runner"]
 
 Around: TypeAlias = Callable[
     [_lapse.Order], AbstractContextManager[object] | AbstractAsyncContextManager[object]
 ]
-_Verdict: TypeAlias = tuple[int, int, str | None]  # verdict, delay in ns, error
 _T = TypeVar("_T")
-
-_DONE: _Verdict = (_lapse.VERDICT_DONE, 0, None)
-_GIVE_BACK: _Verdict = (_lapse.VERDICT_GIVE_BACK, 0, None)
 
 _REST = 1.0  # seconds without a start after a task was cancelled: its loop may be ending
 _BREATH = 0.01  # the same when memory is short
@@ -76,13 +81,13 @@ class Held:
 
     def throw_away(self) -> None:
         """Its loop is closed: give it back, and end what nobody will await any more."""
-        self.settle(*_GIVE_BACK)
+        self.settle(*GIVE_BACK)
         if self.task is not None:
             _throw_away(self.task)
         _close(self.awaitable)
 
     def __del__(self) -> None:
-        self.settle(*_GIVE_BACK)
+        self.settle(*GIVE_BACK)
 
 
 class _Unraisable:
@@ -416,12 +421,12 @@ class Runner:
             self._rest(_REST)  # first, for what is given back is due
             raise
         finally:
-            held.settle(*_GIVE_BACK)  # unless it is settled
+            held.settle(*GIVE_BACK)  # unless it is settled
             self._ended(held)
 
     async def _verdict(
         self, task: asyncio.Task[Any], order: _lapse.Order, awaitable: Awaitable[object]
-    ) -> _Verdict:
+    ) -> Verdict:
         try:
             said = _verdict_in(await awaitable)
         except asyncio.CancelledError as error:
@@ -432,20 +437,18 @@ class Runner:
             raise
         except BaseException as error:
             return self._judge(order, error)
-        return _DONE if said is None else self._judge(order, said)
+        return DONE if said is None else self._judge(order, said)
 
-    def _judge(self, order: _lapse.Order, said: BaseException) -> _Verdict:
+    def _judge(self, order: _lapse.Order, said: BaseException) -> Verdict:
         """The verdict for what a callback raised, or returned to the same effect."""
         try:
-            if isinstance(said, Retry):
-                return _lapse.VERDICT_RETRY, said._delay_ns, said.error
-            if isinstance(said, Reject):
-                return _lapse.VERDICT_REJECT, 0, said.error
+            if isinstance(said, (Retry, Reject)):
+                return asked_for(said)
         except AttributeError as broken:  # a subclass that lacks what Retry sets
             return self._fail(order, broken)
         return self._fail(order, said)
 
-    def _fail(self, order: _lapse.Order, error: BaseException) -> _Verdict:
+    def _fail(self, order: _lapse.Order, error: BaseException) -> Verdict:
         try:
             told = report(self.worker.on_error, order, error)
         except BaseException as second:  # logging itself is broken
@@ -588,7 +591,7 @@ class Runner:
     def give_back(self, fence: int) -> None:
         """A claim was dropped. Any thread; never waits."""
         try:
-            self.worker.settle(fence, *_GIVE_BACK)
+            self.worker.settle(fence, *GIVE_BACK)
         except _lapse.Error:
             pass  # closed or forked: it was given back there
 

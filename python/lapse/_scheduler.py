@@ -33,7 +33,16 @@ from ._types import (
     Seconds,
     Stats,
 )
-from ._verdicts import Reject, Retry, describe, forks_beside_callbacks, will_not_run
+from ._verdicts import (
+    DONE,
+    GIVE_BACK,
+    Reject,
+    Retry,
+    asked_for,
+    forks_beside_callbacks,
+    verdict_of_block,
+    will_not_run,
+)
 
 __all__ = ["Claim", "Scheduler", "default_scheduler"]
 
@@ -55,7 +64,7 @@ class Claim(_lapse.Order):
     __slots__ = ("_scheduler",)
     _scheduler: Scheduler | None
 
-    def _settle(self, verdict: int, delay_ns: int = 0, error: str | None = None) -> None:
+    def _settle(self, verdict: int, delay_ns: int, error: str | None) -> None:
         scheduler = getattr(self, "_scheduler", None)
         if scheduler is None:
             raise _lapse.Stale(f"order {self.id!r} has been settled already")
@@ -69,20 +78,19 @@ class Claim(_lapse.Order):
 
     def done(self) -> None:
         """Finished. Raises lapse.Stale when the claim is no longer held, as all of these."""
-        self._settle(_lapse.VERDICT_DONE)
+        self._settle(*DONE)
 
     def retry(self, delay: Seconds | None = None, error: object | None = None) -> None:
         """Again after `delay` seconds; None: after the policy's back-off."""
-        verdict = Retry(delay, error)
-        self._settle(_lapse.VERDICT_RETRY, verdict._delay_ns, verdict.error)
+        self._settle(*asked_for(Retry(delay, error)))
 
     def reject(self, reason: object | None = None) -> None:
         """Hopeless: to the dead letters."""
-        self._settle(_lapse.VERDICT_REJECT, 0, Reject(reason).error)
+        self._settle(*asked_for(Reject(reason)))
 
     def give_back(self) -> None:
         """Not tried: pending again, and the attempt does not count."""
-        self._settle(_lapse.VERDICT_GIVE_BACK)
+        self._settle(*GIVE_BACK)
 
     def renew(self, lease: Seconds = 0) -> None:
         """Hold it for another `lease` seconds from now; 0: as long as it was given for.
@@ -115,16 +123,7 @@ class Claim(_lapse.Order):
         if not self.held:
             return False
         try:
-            if error is None:
-                self.done()
-            elif isinstance(error, Retry):
-                self._settle(_lapse.VERDICT_RETRY, error._delay_ns, error.error)
-            elif isinstance(error, Reject):
-                self._settle(_lapse.VERDICT_REJECT, 0, error.error)
-            elif isinstance(error, Exception):
-                self._settle(_lapse.VERDICT_RETRY, -1, describe(error))
-            else:
-                self.give_back()
+            self._settle(*verdict_of_block(error))
         except _lapse.Stale:
             pass  # its id was scheduled anew meanwhile; nothing else is wrong
         return isinstance(error, (Retry, Reject))

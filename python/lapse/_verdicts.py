@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import logging
+from typing import TypeAlias
 
 from . import _lapse
 from ._enums import info_of
 from ._types import Around, Callback, OnDead, OnError, Seconds
 
 __all__ = [
+    "DONE",
+    "GIVE_BACK",
     "Reject",
     "Retry",
+    "Verdict",
+    "asked_for",
     "bury",
     "forks_beside_callbacks",
     "log",
     "report",
     "surround",
+    "verdict_of_block",
     "will_not_run",
 ]
+
+Verdict: TypeAlias = tuple[int, int, str | None]  # verdict, delay in ns, error
+
+DONE: Verdict = (_lapse.VERDICT_DONE, 0, None)
+GIVE_BACK: Verdict = (_lapse.VERDICT_GIVE_BACK, 0, None)
 
 _log = logging.getLogger("lapse")
 
@@ -58,6 +69,22 @@ class Reject(Exception):
         super().__init__(reason)
         self.reason = reason
         self.error = None if reason is None else _plain(reason)
+
+
+def asked_for(said: Retry | Reject) -> Verdict:
+    kind = _lapse.VERDICT_RETRY if isinstance(said, Retry) else _lapse.VERDICT_REJECT
+    return kind, said._delay_ns, said.error
+
+
+def verdict_of_block(error: BaseException | None) -> Verdict:
+    """Of a claim whose block was left, by this exception or without one."""
+    if error is None:
+        return DONE
+    if isinstance(error, (Retry, Reject)):
+        return asked_for(error)
+    if isinstance(error, Exception):
+        return _lapse.VERDICT_RETRY, -1, describe(error)
+    return GIVE_BACK  # Ctrl-C, a cancellation
 
 
 def describe(error: BaseException) -> str:

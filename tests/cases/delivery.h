@@ -7,6 +7,7 @@
 #define LAPSE_TESTS_DELIVERY_H
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../support/support.h"
@@ -38,6 +39,26 @@ static inline void put_many(lapse *s, const char *queue, const char *prefix, int
     }
 }
 
+/* The same with one call: durable stores write once. */
+static inline void put_batch(lapse *s, const char *queue, const char *prefix, int count,
+                             lapse_ns delay)
+{
+    char(*ids)[32] = calloc((size_t)count, sizeof *ids);
+    lapse_spec *specs = calloc((size_t)count, sizeof *specs);
+    int64_t *results = calloc((size_t)count, sizeof *results);
+    ck_assert(ids != NULL && specs != NULL && results != NULL);
+    for (int i = 0; i < count; i++) {
+        snprintf(ids[i], sizeof ids[i], "%s%d", prefix, i);
+        specs[i] = (lapse_spec){.id = ids[i], .queue = queue, .delay = delay};
+    }
+    int64_t accepted = lapse_schedule_many(s, specs, (size_t)count, results);
+    ck_assert_msg(accepted == count, "%lld of %d accepted: %s", (long long)accepted, count,
+                  lapse_error_detail());
+    free(ids);
+    free(specs);
+    free(results);
+}
+
 /* The next order of a queue, which must be `id`. */
 static inline const lapse_order *poll_one(lapse *s, const char *queue, const char *id)
 {
@@ -53,6 +74,23 @@ static inline void expect_nothing(lapse *s, const char *queue)
     ck_assert_int_eq(lapse_poll(s, queue, &order), 0);
     ck_assert_ptr_null(order);
 }
+
+/* Settle, which must succeed. */
+static inline void settle(lapse *s, int64_t fence, lapse_verdict verdict)
+{
+    int result = lapse_settle(s, fence, verdict, 0, NULL);
+    ck_assert_msg(result == 0, "lapse_settle: %s", lapse_error_detail());
+}
+
+/* The code of a call that must fail with this code and a sentence that holds `words`. */
+#define EXPECT_ERROR(call, code, words)                                                            \
+    do {                                                                                           \
+        int64_t result_ = (call);                                                                  \
+        ck_assert_msg(result_ == (code), "%s: %lld (%s)", #call, (long long)result_,               \
+                      lapse_error_detail());                                                       \
+        ck_assert_msg(strstr(lapse_error_detail(), words) != NULL, "%s: \"%s\" lacks \"%s\"",      \
+                      #call, lapse_error_detail(), words);                                         \
+    } while (0)
 
 /* -- Players ------------------------------------------------------------------------- */
 

@@ -271,10 +271,7 @@ START_TEST(p15_wall_steps_under_a_manual_clock)
     for (int i = 1; i <= SPREAD; i++) {
         lapse_ns wall = LAPSE_DAYS(20000) + steps[i % STEPS];
         ck_assert_int_eq(lapse_clock_set_wall(r.clock, wall), 0);
-        advance(&r, LAPSE_SECONDS(1) - 1);
-        ck_assert_uint_eq(tape_count(&ran), (size_t)i - 1);
-        advance(&r, 1);
-        ck_assert_uint_eq(tape_count(&ran), (size_t)i);
+        expect_next_in(&r, &ran, (size_t)i - 1, LAPSE_SECONDS(1));
         ck_assert_int_eq(ran.entries[i - 1].late, 0);
     }
     tape_close(&ran);
@@ -293,10 +290,7 @@ START_TEST(p15_schedule_at_is_a_delay_from_then_on)
         ck_assert_int_eq(lapse_clock_set_wall(r.clock, wall), 0);
         ck_assert_int_gt(lapse_schedule_at(r.s, "o", wall + LAPSE_SECONDS(60), tape_note, &ran), 0);
         ck_assert_int_eq(lapse_clock_set_wall(r.clock, wall + steps[i]), 0);
-        advance(&r, LAPSE_SECONDS(60) - 1);
-        ck_assert_uint_eq(tape_count(&ran), 0);
-        advance(&r, 1);
-        ck_assert_uint_eq(tape_count(&ran), 1);
+        expect_next_in(&r, &ran, 0, LAPSE_SECONDS(60));
         tape_close(&ran);
         rig_close(&r);
     }
@@ -348,10 +342,7 @@ START_TEST(p16_long_sleep_in_order_under_a_manual_clock)
     ck_assert_uint_eq(tape_count(&ran), 2);
     ck_assert_str_eq(ran.entries[0].id, "10");
     ck_assert_str_eq(ran.entries[1].id, "20");
-    advance(&r, LAPSE_MINUTES(4) - 1);
-    ck_assert_uint_eq(tape_count(&ran), 2);
-    advance(&r, 1);
-    ck_assert_uint_eq(tape_count(&ran), 3);
+    expect_next_in(&r, &ran, 2, LAPSE_MINUTES(4));
     tape_close(&ran);
     rig_close(&r);
 }
@@ -502,10 +493,7 @@ START_TEST(p18_a_delay_counts_from_the_call)
     ck_assert_int_gt(lapse_schedule(r.s, "c", LAPSE_MS(10), burn_300_ms, &b), 0);
     advance(&r, LAPSE_MS(10));
     ck_assert_int_eq(lapse_now(r.s), START + LAPSE_MS(310));
-    advance(&r, LAPSE_MS(200) - 1);
-    ck_assert_uint_eq(tape_count(&ran), 0);
-    advance(&r, 1);
-    ck_assert_uint_eq(tape_count(&ran), 1);
+    expect_next_in(&r, &ran, 0, LAPSE_MS(200));
     ck_assert_int_eq(ran.entries[0].late, 0);
     tape_close(&ran);
     rig_close(&r);

@@ -54,21 +54,12 @@ static bool has_line(void *arg)
 /* -- P-27 ------------------------------------------------------------------------------------- */
 
 struct hung {
+    rig r;
+    struct journal log;
     gate go_on;
     atomic_int entered, returned; /* of those that hang */
     atomic_int runs;              /* of the others */
 };
-
-static void hung_open(struct hung *h)
-{
-    memset(h, 0, sizeof *h);
-    gate_init(&h->go_on);
-}
-
-static void hung_close(struct hung *h)
-{
-    gate_destroy(&h->go_on);
-}
 
 /* A payment call that never comes back for some orders; for the others it is quick. */
 static lapse_verdict pay(const lapse_order *order, void *arg)
@@ -87,48 +78,66 @@ static lapse_verdict pay(const lapse_order *order, void *arg)
     return LAPSE_DONE;
 }
 
-/* Time goes on by `by`; those who can run what is due then have done so. */
-static void let_run(rig *r, struct hung *h, lapse_ns by, int runs)
+/* Payments are the orders of "q". */
+static void hung_open(struct hung *h, int engine, lapse_options options, const lapse_policy *policy)
 {
-    ck_assert_int_eq(lapse_clock_advance(r->clock, by), 0);
+    memset(h, 0, sizeof *h);
+    gate_init(&h->go_on);
+    journal_open(&h->log, &options);
+    h->r = rig_manual(engine, START, &options);
+    ck_assert_int_eq(lapse_handle(h->r.s, "q", pay, h, NULL, policy), 0);
+}
+
+static void hung_close(struct hung *h)
+{
+    rig_close(&h->r);
+    gate_destroy(&h->go_on);
+}
+
+/* So many threads begin what is due, and so many of them hang in it. */
+static void start_until_stuck(struct hung *h, unsigned threads, int stuck)
+{
+    ck_assert_int_eq(lapse_start(h->r.s, threads), 0);
+    ck_assert_int_eq(lapse_clock_advance(h->r.clock, LAPSE_MS(1)), 0);
+    ck_assert(until_at_least(&h->entered, stuck));
+}
+
+/* Time goes on by `by`; those who can run what is due then have done so. */
+static void let_run(struct hung *h, lapse_ns by, int runs)
+{
+    ck_assert_int_eq(lapse_clock_advance(h->r.clock, by), 0);
     ck_assert(until_at_least(&h->runs, runs));
 }
 
 START_TEST(p27_the_others_run_on_time)
 {
     enum { TOGETHER = 60, SHORT = 1000 };
-    struct journal log;
-    lapse_options options = {.stuck_after = LAPSE_HOURS(9)};
-    journal_open(&log, &options);
-    rig r = rig_manual(_i, START, &options);
     struct hung h;
-    hung_open(&h);
-    lapse_policy policy = {.stuck_after = LAPSE_SECONDS(20)};
-    ck_assert_int_eq(lapse_handle(r.s, "q", pay, &h, NULL, &policy), 0);
-    ck_assert_int_eq(lapse_start(r.s, 4), 0);
-    put(r.s, "q", "stuck order", LAPSE_SECONDS(1));
-    put_many(r.s, "q", "together", TOGETHER, LAPSE_SECONDS(1)); /* In one batch with it. */
-    put_many(r.s, "q", "short", SHORT, LAPSE_SECONDS(2));
-    let_run(&r, &h, LAPSE_SECONDS(1), TOGETHER);
+    lapse_options options = {.stuck_after = LAPSE_HOURS(9)};
+    hung_open(&h, _i, options, &(lapse_policy){.stuck_after = LAPSE_SECONDS(20)});
+    ck_assert_int_eq(lapse_start(h.r.s, 4), 0);
+    put(h.r.s, "q", "stuck order", LAPSE_SECONDS(1));
+    put_many(h.r.s, "q", "together", TOGETHER, LAPSE_SECONDS(1)); /* In one batch with it. */
+    put_many(h.r.s, "q", "short", SHORT, LAPSE_SECONDS(2));
+    let_run(&h, LAPSE_SECONDS(1), TOGETHER);
     ck_assert(until_at_least(&h.entered, 1));
-    let_run(&r, &h, LAPSE_SECONDS(1), TOGETHER + SHORT);
+    let_run(&h, LAPSE_SECONDS(1), TOGETHER + SHORT);
     ck_assert(until_others_sleep());
-    ck_assert_uint_eq(stats_of(r.s).running, 1);
-    ck_assert_int_eq(lapse_cancel(r.s, "stuck order", LAPSE_ANY), LAPSE_FATE_RUNNING);
-    ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_SECONDS(19) - 1), 0);
+    ck_assert_uint_eq(stats_of(h.r.s).running, 1);
+    ck_assert_int_eq(lapse_cancel(h.r.s, "stuck order", LAPSE_ANY), LAPSE_FATE_RUNNING);
+    ck_assert_int_eq(lapse_clock_advance(h.r.clock, LAPSE_SECONDS(19) - 1), 0);
     ck_assert(until_others_sleep());
-    ck_assert_int_eq(lines_written(&log, NULL), 0);
-    ck_assert_int_eq(lapse_clock_advance(r.clock, 1), 0);
-    ck_assert(until(has_line, &log));
-    ck_assert_int_eq(lines_written(&log, "\"stuck order\""), 1);
-    ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_MINUTES(10)), 0);
+    ck_assert_int_eq(lines_written(&h.log, NULL), 0);
+    ck_assert_int_eq(lapse_clock_advance(h.r.clock, 1), 0);
+    ck_assert(until(has_line, &h.log));
+    ck_assert_int_eq(lines_written(&h.log, "\"stuck order\""), 1);
+    ck_assert_int_eq(lapse_clock_advance(h.r.clock, LAPSE_MINUTES(10)), 0);
     ck_assert(until_others_sleep());
-    ck_assert_int_eq(lines_written(&log, NULL), 1); /* Once. */
-    ck_assert_int_eq(lapse_close(r.s, LAPSE_MS(10)), LAPSE_ETIMEOUT);
+    ck_assert_int_eq(lines_written(&h.log, NULL), 1); /* Once. */
+    ck_assert_int_eq(lapse_close(h.r.s, LAPSE_MS(10)), LAPSE_ETIMEOUT);
     ck_assert_msg(strstr(lapse_error_detail(), "\"stuck order\"") != NULL, "the detail is: %s",
                   lapse_error_detail());
     gate_open(&h.go_on);
-    rig_close(&r);
     hung_close(&h);
 }
 END_TEST
@@ -137,32 +146,27 @@ END_TEST
 START_TEST(p27_the_rest_of_a_batch_can_be_cancelled)
 {
     enum { REST = 50 };
-    rig r = rig_manual(_i, START, NULL);
     struct hung h;
-    hung_open(&h);
-    ck_assert_int_eq(lapse_handle(r.s, "q", pay, &h, NULL, NULL), 0);
-    put_many(r.s, "q", "stuck", 4, 0);
-    put_many(r.s, "q", "cancelled", REST, 0);
-    put_many(r.s, "q", "moved", REST, 0);
-    put_many(r.s, "q", "rest", REST, 0);
-    ck_assert_int_eq(lapse_start(r.s, 4), 0);
-    ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_MS(1)), 0);
-    ck_assert(until_at_least(&h.entered, 4));
+    hung_open(&h, _i, (lapse_options){.max_pending = 0}, NULL);
+    put_many(h.r.s, "q", "stuck", 4, 0);
+    put_many(h.r.s, "q", "cancelled", REST, 0);
+    put_many(h.r.s, "q", "moved", REST, 0);
+    put_many(h.r.s, "q", "rest", REST, 0);
+    start_until_stuck(&h, 4, 4);
     for (int i = 0; i < REST; i++) {
         char id[16];
         snprintf(id, sizeof id, "cancelled%d", i);
-        ck_assert_int_eq(lapse_cancel(r.s, id, LAPSE_ANY), LAPSE_FATE_CANCELLED);
+        ck_assert_int_eq(lapse_cancel(h.r.s, id, LAPSE_ANY), LAPSE_FATE_CANCELLED);
         snprintf(id, sizeof id, "moved%d", i);
-        ck_assert_int_eq(lapse_reschedule(r.s, id, LAPSE_ANY, LAPSE_HOURS(1)),
+        ck_assert_int_eq(lapse_reschedule(h.r.s, id, LAPSE_ANY, LAPSE_HOURS(1)),
                          LAPSE_FATE_RESCHEDULED);
     }
     gate_open(&h.go_on);
     ck_assert(until_at_least(&h.runs, REST));
     ck_assert(until_others_sleep());
     ck_assert_int_eq(atomic_load(&h.runs), REST);
-    ck_assert_uint_eq(pending_in(r.s), REST);
-    expect_books(r.s);
-    rig_close(&r);
+    ck_assert_uint_eq(pending_in(h.r.s), REST);
+    expect_books(h.r.s);
     hung_close(&h);
 }
 END_TEST
@@ -170,33 +174,25 @@ END_TEST
 /* The only worker hangs: the others wait for it, but somebody tells. */
 START_TEST(p27_a_single_worker_that_hangs_is_named)
 {
-    struct journal log;
-    lapse_options options = {.max_pending = 0};
-    journal_open(&log, &options);
-    rig r = rig_manual(_i, START, &options);
     struct hung h;
-    hung_open(&h);
-    ck_assert_int_eq(lapse_handle(r.s, "q", pay, &h, NULL, NULL), 0);
-    put_many(r.s, "q", "stuck", 1, 0);
-    put_many(r.s, "q", "waiting", 5, LAPSE_MS(1));
-    ck_assert_int_eq(lapse_start(r.s, 1), 0);
-    ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_MS(1)), 0);
-    ck_assert(until_at_least(&h.entered, 1));
+    hung_open(&h, _i, (lapse_options){.max_pending = 0}, NULL);
+    put_many(h.r.s, "q", "stuck", 1, 0);
+    put_many(h.r.s, "q", "waiting", 5, LAPSE_MS(1));
+    start_until_stuck(&h, 1, 1);
     ck_assert(until_others_sleep());
     ck_assert_int_eq(atomic_load(&h.runs), 0);
-    ck_assert_int_eq(lapse_cancel(r.s, "waiting0", LAPSE_ANY), LAPSE_FATE_CANCELLED);
+    ck_assert_int_eq(lapse_cancel(h.r.s, "waiting0", LAPSE_ANY), LAPSE_FATE_CANCELLED);
     for (int i = 1; i < 5; i++) {
         char id[16];
         snprintf(id, sizeof id, "waiting%d", i);
-        ck_assert_int_eq(lapse_reschedule(r.s, id, LAPSE_ANY, LAPSE_MINUTES(1)),
+        ck_assert_int_eq(lapse_reschedule(h.r.s, id, LAPSE_ANY, LAPSE_MINUTES(1)),
                          LAPSE_FATE_RESCHEDULED);
     }
-    ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_MINUTES(1)), 0); /* The default. */
-    ck_assert(until(has_line, &log));
-    ck_assert_int_eq(lines_written(&log, "\"stuck0\""), 1);
+    ck_assert_int_eq(lapse_clock_advance(h.r.clock, LAPSE_MINUTES(1)), 0); /* The default. */
+    ck_assert(until(has_line, &h.log));
+    ck_assert_int_eq(lines_written(&h.log, "\"stuck0\""), 1);
     gate_open(&h.go_on);
     ck_assert(until_at_least(&h.runs, 4));
-    rig_close(&r);
     hung_close(&h);
 }
 END_TEST
@@ -204,30 +200,22 @@ END_TEST
 /* Beyond its run limit the order goes on on another worker; the first one is too late. */
 START_TEST(p27_a_hung_order_is_tried_again_elsewhere)
 {
-    struct journal log;
-    lapse_options options = {.max_pending = 0};
-    journal_open(&log, &options);
-    rig r = rig_manual(_i, START, &options);
     struct hung h;
-    hung_open(&h);
     lapse_policy policy = {.run_limit = LAPSE_SECONDS(10)};
-    ck_assert_int_eq(lapse_handle(r.s, "q", pay, &h, NULL, &policy), 0);
-    put(r.s, "q", "stuck order", 0);
-    ck_assert_int_eq(lapse_start(r.s, 4), 0);
-    ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_MS(1)), 0);
-    ck_assert(until_at_least(&h.entered, 1));
-    ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_SECONDS(10)), 0);
-    ck_assert(until(has_line, &log));
-    let_run(&r, &h, LAPSE_MS(1), 1); /* On the wheel it is due at the next tick. */
+    hung_open(&h, _i, (lapse_options){.max_pending = 0}, &policy);
+    put(h.r.s, "q", "stuck order", 0);
+    start_until_stuck(&h, 4, 1);
+    ck_assert_int_eq(lapse_clock_advance(h.r.clock, LAPSE_SECONDS(10)), 0);
+    ck_assert(until(has_line, &h.log));
+    let_run(&h, LAPSE_MS(1), 1); /* On the wheel it is due at the next tick. */
     ck_assert(until_others_sleep());
-    ck_assert_uint_eq(stats_of(r.s).done, 1);
-    ck_assert_uint_eq(stats_of(r.s).lost, 1);
+    ck_assert_uint_eq(stats_of(h.r.s).done, 1);
+    ck_assert_uint_eq(stats_of(h.r.s).lost, 1);
     ck_assert_int_eq(atomic_load(&h.returned), 0);
-    ck_assert_int_eq(lapse_close(r.s, LAPSE_MS(10)), LAPSE_ETIMEOUT); /* It still runs here. */
+    ck_assert_int_eq(lapse_close(h.r.s, LAPSE_MS(10)), LAPSE_ETIMEOUT); /* It still runs here. */
     ck_assert_ptr_nonnull(strstr(lapse_error_detail(), "\"stuck order\""));
     gate_open(&h.go_on);
     ck_assert(until_at_least(&h.returned, 1));
-    rig_close(&r);
     hung_close(&h);
 }
 END_TEST

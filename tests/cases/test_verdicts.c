@@ -3,7 +3,7 @@
  * A claim is ended once, by its fence. What a verdict asks for happens, unless the order
  * was cancelled or scheduled anew meanwhile. After any run the statistics add up. */
 /* tiers: quick full soak */
-#include "../support/support.h"
+#include "alike.h"
 
 #include <inttypes.h>
 #include <sched.h>
@@ -13,24 +13,10 @@
 
 /* -- Verdicts of a callback ---------------------------------------------------------- */
 
-struct script {
-    tape ran;
-    lapse_verdict (*say)(const lapse_order *order);
-};
-
-static lapse_verdict play_script(const lapse_order *order, void *arg)
+static void schedule_script(rig *r, player *script, lapse_verdict (*say)(const lapse_order *order))
 {
-    struct script *script = arg;
-    tape_note(order, &script->ran);
-    return script->say(order);
-}
-
-static void schedule_script(rig *r, struct script *script,
-                            lapse_verdict (*say)(const lapse_order *order))
-{
-    script->say = say;
-    tape_open(&script->ran, r->s);
-    ck_assert_int_gt(lapse_schedule(r->s, "o", LAPSE_SECONDS(1), play_script, script), 0);
+    player_open(script, r->s, say);
+    ck_assert_int_gt(lapse_schedule(r->s, "o", LAPSE_SECONDS(1), play, script), 0);
     advance(r, LAPSE_SECONDS(1));
     ck_assert_uint_eq(tape_count(&script->ran), 1);
 }
@@ -43,13 +29,10 @@ static lapse_verdict retry_twice(const lapse_order *order)
 START_TEST(retry_by_request)
 {
     rig r = rig_manual(_i, START, NULL);
-    struct script script;
+    player script;
     schedule_script(&r, &script, retry_twice);
     for (size_t attempt = 2; attempt <= 3; attempt++) {
-        advance(&r, LAPSE_SECONDS(5) - 1);
-        ck_assert_uint_eq(tape_count(&script.ran), attempt - 1);
-        advance(&r, 1);
-        ck_assert_uint_eq(tape_count(&script.ran), attempt);
+        expect_next_in(&r, &script.ran, attempt - 1, LAPSE_SECONDS(5));
         const tape_entry *e = &script.ran.entries[attempt - 1];
         ck_assert_int_eq(e->attempt, (int)attempt);
         ck_assert_int_eq(e->generation, e[-1].generation);
@@ -59,7 +42,7 @@ START_TEST(retry_by_request)
     ck_assert_uint_eq(tape_count(&script.ran), 3);
     ck_assert_uint_eq(stats_of(r.s).retried, 2);
     ck_assert_uint_eq(stats_of(r.s).done, 1);
-    tape_close(&script.ran);
+    player_close(&script);
     rig_close(&r);
 }
 END_TEST
@@ -72,7 +55,7 @@ static lapse_verdict retry_by_policy(const lapse_order *order)
 START_TEST(retry_without_a_delay_backs_off)
 {
     rig r = rig_manual(_i, START, NULL);
-    struct script script;
+    player script;
     schedule_script(&r, &script, retry_by_policy);
     advance(&r, LAPSE_MS(500));
     ck_assert_uint_eq(tape_count(&script.ran), 1); /* Not at once. */
@@ -83,7 +66,7 @@ START_TEST(retry_without_a_delay_backs_off)
     lapse_ns second = script.ran.entries[2].now - script.ran.entries[1].now;
     ck_assert_int_ge(first, LAPSE_MS(700));
     ck_assert_int_gt(second, first);
-    tape_close(&script.ran);
+    player_close(&script);
     rig_close(&r);
 }
 END_TEST
@@ -96,7 +79,7 @@ static lapse_verdict retry_then_look(const lapse_order *order)
 START_TEST(an_order_that_waits_for_its_retry_is_pending)
 {
     rig r = rig_manual(_i, START, NULL);
-    struct script script;
+    player script;
     schedule_script(&r, &script, retry_then_look);
     lapse_info info;
     ck_assert_int_eq(lapse_get(r.s, "o", &info), 0);
@@ -107,51 +90,22 @@ START_TEST(an_order_that_waits_for_its_retry_is_pending)
                      LAPSE_FATE_RESCHEDULED);
     advance(&r, LAPSE_SECONDS(1));
     ck_assert_uint_eq(tape_count(&script.ran), 2);
-    tape_close(&script.ran);
+    player_close(&script);
     schedule_script(&r, &script, retry_then_look);
     ck_assert_int_eq(lapse_cancel(r.s, "o", LAPSE_ANY), LAPSE_FATE_CANCELLED);
     advance(&r, LAPSE_HOURS(1));
     ck_assert_uint_eq(tape_count(&script.ran), 1);
-    tape_close(&script.ran);
+    player_close(&script);
     rig_close(&r);
 }
 END_TEST
 
-static lapse_verdict reject(const lapse_order *order)
-{
-    return lapse_reject(order, "no such order");
-}
-
-struct dead_letter {
-    int count;
-    lapse_reason reason;
-    char id[64], queue[64], error[64];
-    int attempt;
-    lapse_ns ended;
-};
-
-static bool note_dead(const lapse_info *info, void *arg)
-{
-    struct dead_letter *d = arg;
-    ck_assert_int_eq(info->state, LAPSE_STATE_DEAD);
-    d->count++;
-    d->reason = info->reason;
-    d->attempt = info->attempt;
-    d->ended = info->ended;
-    snprintf(d->id, sizeof d->id, "%s", info->id);
-    snprintf(d->queue, sizeof d->queue, "%s", info->queue);
-    snprintf(d->error, sizeof d->error, "%s", info->error != NULL ? info->error : "(none)");
-    return true;
-}
-
 START_TEST(reject_makes_a_dead_letter_with_a_reason)
 {
     rig r = rig_manual(_i, START, NULL);
-    struct script script;
-    schedule_script(&r, &script, reject);
-    struct dead_letter d = {0};
-    ck_assert_int_eq(lapse_each(r.s, LAPSE_STATE_DEAD, note_dead, &d), 1);
-    ck_assert_int_eq(d.count, 1);
+    player script;
+    schedule_script(&r, &script, always_reject);
+    letter d = only_letter(r.s);
     ck_assert_int_eq(d.reason, LAPSE_REASON_REJECTED);
     ck_assert_str_eq(d.id, "o");
     ck_assert_str_eq(d.error, "no such order");
@@ -165,7 +119,7 @@ START_TEST(reject_makes_a_dead_letter_with_a_reason)
     ck_assert_uint_eq(stats_of(r.s).dead, 1);
     advance(&r, LAPSE_HOURS(3));
     ck_assert_uint_eq(tape_count(&script.ran), 1);
-    tape_close(&script.ran);
+    player_close(&script);
     rig_close(&r);
 }
 END_TEST
@@ -178,9 +132,9 @@ static lapse_verdict give_back_once(const lapse_order *order)
 START_TEST(give_back_does_not_count)
 {
     rig r = rig_manual(_i, START, NULL);
-    struct script script = {.say = give_back_once};
-    tape_open(&script.ran, r.s);
-    ck_assert_int_gt(lapse_schedule(r.s, "o", 0, play_script, &script), 0);
+    player script;
+    player_open(&script, r.s, give_back_once);
+    ck_assert_int_gt(lapse_schedule(r.s, "o", 0, play, &script), 0);
     for (int i = 0; i < 3; i++)
         ck_assert_int_eq(advance_once(&r, LAPSE_MS(2)), 1);
     ck_assert_uint_eq(pending_in(r.s), 1);
@@ -190,34 +144,12 @@ START_TEST(give_back_does_not_count)
         ck_assert_int_eq(script.ran.entries[i].attempt, 1);
     ck_assert_uint_eq(stats_of(r.s).given_back, 3);
     ck_assert_uint_eq(stats_of(r.s).done, 1);
-    tape_close(&script.ran);
+    player_close(&script);
     rig_close(&r);
 }
 END_TEST
 
 /* -- Poll, take, settle -------------------------------------------------------------- */
-
-static void put(lapse *s, const char *queue, const char *id, lapse_ns delay)
-{
-    lapse_spec spec = {.id = id, .queue = queue, .delay = delay};
-    ck_assert_int_gt(lapse_put(s, &spec), 0);
-}
-
-static const lapse_order *poll_one(lapse *s, const char *queue, const char *id)
-{
-    const lapse_order *order = NULL;
-    ck_assert_int_eq(lapse_poll(s, queue, &order), 1);
-    ck_assert_ptr_nonnull(order);
-    ck_assert_str_eq(order->id, id);
-    return order;
-}
-
-static void expect_nothing(lapse *s, const char *queue)
-{
-    const lapse_order *order = NULL;
-    ck_assert_int_eq(lapse_poll(s, queue, &order), 0);
-    ck_assert_ptr_null(order);
-}
 
 START_TEST(poll_yields_in_order_of_due_time)
 {
@@ -260,18 +192,7 @@ END_TEST
 START_TEST(a_claim_is_settled_once)
 {
     rig r = rig_manual(_i, START, NULL);
-    put(r.s, NULL, "o", 0);
-    advance(&r, r.tick);
-    int64_t fence = poll_one(r.s, NULL, "o")->fence;
-    ck_assert_int_eq(lapse_settle(r.s, fence + 1, LAPSE_DONE, 0, NULL), LAPSE_ESTALE);
-    ck_assert_int_eq(lapse_settle(r.s, 0, LAPSE_DONE, 0, NULL), LAPSE_ESTALE);
-    ck_assert_int_eq(lapse_settle(r.s, -1, LAPSE_DONE, 0, NULL), LAPSE_ESTALE);
-    ck_assert_uint_eq(stats_of(r.s).running, 1);
-    ck_assert_int_eq(lapse_settle(r.s, fence, LAPSE_DONE, 0, NULL), 0);
-    ck_assert_int_eq(lapse_settle(r.s, fence, LAPSE_DONE, 0, NULL), LAPSE_ESTALE);
-    ck_assert_int_eq(lapse_settle(r.s, fence, LAPSE_RETRY, 0, NULL), LAPSE_ESTALE);
-    ck_assert_uint_eq(stats_of(r.s).done, 1);
-    ck_assert_uint_eq(pending_in(r.s), 0);
+    settle_a_claim_once(&r);
     rig_close(&r);
 }
 END_TEST
@@ -279,22 +200,7 @@ END_TEST
 START_TEST(settle_retry_and_give_back)
 {
     rig r = rig_manual(_i, START, NULL);
-    put(r.s, NULL, "o", 0);
-    advance(&r, LAPSE_MS(1));
-    const lapse_order *order = poll_one(r.s, NULL, "o");
-    ck_assert_int_eq(order->attempt, 1);
-    int64_t fence = order->fence;
-    ck_assert_int_eq(lapse_settle(r.s, fence, LAPSE_RETRY, LAPSE_SECONDS(3), "busy"), 0);
-    advance(&r, LAPSE_SECONDS(3) - 1);
-    expect_nothing(r.s, NULL);
-    advance(&r, 1);
-    order = poll_one(r.s, NULL, "o");
-    ck_assert_int_eq(order->attempt, 2);
-    ck_assert_int_gt(order->fence, fence);
-    ck_assert_int_eq(lapse_settle(r.s, order->fence, LAPSE_GIVE_BACK, 0, NULL), 0);
-    order = poll_one(r.s, NULL, "o"); /* At once, and it does not count. */
-    ck_assert_int_eq(order->attempt, 2);
-    ck_assert_int_eq(lapse_settle(r.s, order->fence, LAPSE_DONE, 0, NULL), 0);
+    retry_and_give_back_a_claim(&r);
     rig_close(&r);
 }
 END_TEST
@@ -324,23 +230,7 @@ END_TEST
 START_TEST(a_failing_taker_uses_up_the_attempts)
 {
     rig r = rig_manual(_i, START, NULL);
-    put(r.s, "q", "o", 0);
-    int attempts = 0;
-    for (int i = 0; i < 40000 && stats_of(r.s).dead == 0; i++) {
-        const lapse_order *order;
-        advance(&r, LAPSE_MS(500));
-        if (lapse_poll(r.s, "q", &order) == 1) {
-            ck_assert_int_eq(order->attempt, ++attempts);
-            ck_assert_int_eq(lapse_settle(r.s, order->fence, LAPSE_FAIL, 0, "down"), 0);
-        }
-    }
-    ck_assert_int_eq(attempts, 5);
-    struct dead_letter d = {0};
-    ck_assert_int_eq(lapse_each(r.s, LAPSE_STATE_DEAD, note_dead, &d), 1);
-    ck_assert_int_eq(d.reason, LAPSE_REASON_FAILED);
-    ck_assert_str_eq(d.error, "down");
-    ck_assert_str_eq(d.queue, "q");
-    ck_assert_int_eq(d.attempt, 5);
+    fail_until_dead(&r);
     rig_close(&r);
 }
 END_TEST

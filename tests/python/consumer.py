@@ -1,9 +1,12 @@
-"""Who consumes a queue of a store that may fail, and what is asked of it meanwhile."""
+"""Who consumes a queue of a store that may fail, here and in other processes, and what is asked of it
+meanwhile."""
 
+import subprocess
+import sys
 import threading
 
 import lapse
-from support import until
+from support import PATIENCE, until
 
 
 class Consumer:
@@ -27,6 +30,45 @@ class Consumer:
 
     def __exit__(self, *_):
         self.s.close()
+
+
+CONSUMER = """
+import lapse, os, sys
+s = lapse.Scheduler(sys.argv[1], workers=2)
+@s.handler("race", attempts=100)
+def close(order):
+    os.write(1, b"%s %d\\n" % (order.id.encode(), order.attempt))
+os.write(1, b"up\\n")
+sys.stdin.read()
+s.close()
+"""
+
+
+class Worker:
+    """A process that consumes, and tells of each order before it ends."""
+
+    def __init__(self, url, program=CONSUMER):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", program, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self.lines, self.thread = [], threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            if line.endswith(b"\n"):
+                self.lines.append(line.split())
+
+    def ran(self):
+        return [(words[0].decode(), int(words[1])) for words in list(self.lines) if len(words) == 2]
+
+    def end(self, kill=False):
+        if kill:
+            self.process.kill()
+        self.process.stdin.close()
+        self.process.wait(PATIENCE)
+        self.thread.join()
+        self.process.stdout.close()
 
 
 def place(s, name, count, delay):

@@ -44,6 +44,19 @@ class Loops:
         return self.scheduler(clock=clock, **options), clock
 
 
+class Slow:
+    """Its `callback` sets `inside` and goes on when `go` is set; then the order is in `ended`."""
+
+    def __init__(self) -> None:
+        self.inside, self.go = asyncio.Event(), asyncio.Event()
+        self.ended: list[lapse.Order] = []
+
+    async def callback(self, order: lapse.Order) -> None:
+        self.inside.set()
+        await self.go.wait()
+        self.ended.append(order)
+
+
 async def until(condition: Callable[[], Any], what: str = "it") -> None:
     """Wait for something that the loop is about to do."""
     end = time.monotonic() + PATIENCE

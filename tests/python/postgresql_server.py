@@ -4,34 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
-from private_server import PrivateServer
-from support import PATIENCE
+from private_server import PrivateServer, answers, port_of
+from support import PATIENCE, free_port
 
 
 class Server(PrivateServer):
     script = "postgresql"
-    places = 0
-
-    def place(self) -> str:
-        """The URL of a fresh store."""
-        self.places += 1
-        return f"{self.url}?schema=p{os.getpid()}_{self.places}"
-
-    @property
-    def port(self) -> int:
-        return int(self.url.rsplit(":", 1)[1].split("/")[0])
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    fresh = "?schema={}"
 
 
 class Pool:
@@ -63,9 +47,8 @@ class Pool:
         )
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
-            with socket.socket() as s:
-                if s.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
+            if answers(self.port):
+                return
             if self.process.poll() is not None:
                 raise RuntimeError("pgbouncer has ended")
             time.sleep(0.02)  # sleeps: a program starts
@@ -73,7 +56,7 @@ class Pool:
 
     def url(self, url: str) -> str:
         """The same store, through the pool."""
-        return url.replace(url.rsplit(":", 1)[1].split("/")[0] + "/", f"{self.port}/", 1)
+        return url.replace(f":{port_of(url)}/", f":{self.port}/", 1)
 
     def stop(self) -> None:
         self.process.terminate()

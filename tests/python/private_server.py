@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
 import subprocess
 from pathlib import Path
 
+from proxy import Proxy
 from support import PATIENCE, until
 
 SCRIPTS = Path(__file__).parent.parent / "servers"
@@ -17,6 +19,8 @@ class PrivateServer:
     """One that ends with this process at the latest."""
 
     script = ""
+    fresh = ""  # what follows its URL for the store of a name
+    numbers = itertools.count(1)
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder, self.options = folder, options
@@ -33,6 +37,18 @@ class PrivateServer:
     def start(self) -> str:
         return self.do("start", str(os.getpid()), *self.options)
 
+    @property
+    def port(self) -> int:
+        return port_of(self.url)
+
+    def place(self) -> str:
+        """The URL of a fresh store."""
+        return self.url + self.fresh.format(f"store{next(self.numbers):04}")
+
+    def proxy(self) -> Proxy:
+        """One before it, whose URL has all but the port of its own."""
+        return Proxy(self.port, self.url.replace(f":{self.port}/", ":{}/"))
+
     def kill(self) -> None:
         self.do("kill")
 
@@ -40,8 +56,12 @@ class PrivateServer:
         self.do("stop")
 
 
-def outlived(script: str, folder: Path) -> int:
-    """Of a server that was started by a process that is killed since, with its group: the port."""
+def port_of(url: str) -> int:
+    return int(url.rsplit(":", 1)[1].split("/")[0])
+
+
+def start_and_be_killed(script: str, folder: Path) -> None:
+    """A process that starts a server is killed, with its group: the server ends."""
     said = folder.parent / f"{folder.name}.said"
     start = 'touch "$2"; "$0" start "$1" $$ >"$2" && exec tail -f /dev/null'
     process = subprocess.Popen(
@@ -52,7 +72,8 @@ def outlived(script: str, folder: Path) -> int:
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    return int(said.read_text().rsplit(":", 1)[1].split("/")[0])
+    port = port_of(said.read_text())
+    until(lambda: not answers(port), "the end of the server")
 
 
 def answers(port: int) -> bool:

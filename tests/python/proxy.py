@@ -16,10 +16,8 @@ class Proxy:
     `cut_before`: the next client that says this is cut instead, once; `cut_after`: once it has
     been answered, which it is not told."""
 
-    URL = "127.0.0.1:{}"
-
-    def __init__(self, port: int) -> None:
-        self.target = port
+    def __init__(self, port: int, url: str = "127.0.0.1:{}") -> None:
+        self.target, self.named = port, url
         self.listener: socket.socket | None = None
         self.pairs: list[tuple[socket.socket, socket.socket]] = []
         self.lock = threading.Lock()
@@ -32,7 +30,7 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        return self.URL.format(self.port)
+        return self.named.format(self.port)
 
     def accept(self) -> None:
         """New connections are accepted (again)."""

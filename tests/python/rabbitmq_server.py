@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 
 import pika
-import proxy
 from private_server import PrivateServer
 from support import PATIENCE
 
@@ -19,15 +17,7 @@ def prefix_of(url: str) -> str:
 
 class Server(PrivateServer):
     script = "rabbitmq"
-    numbers = itertools.count(1)
-
-    @property
-    def port(self) -> int:
-        return int(self.url.rsplit(":", 1)[1].split("/")[0])
-
-    def place(self) -> str:
-        """The URL of a fresh store."""
-        return f"{self.url}?new=0s&prefix=t{next(self.numbers)}"
+    fresh = "?new=0s&prefix={}"
 
     def ctl(self, *words: str) -> str:
         return self.do("ctl", *words)
@@ -49,10 +39,6 @@ class Server(PrivateServer):
                 found.append(got[1:])
             channel.close()  # What was got and not acknowledged goes back.
             return found
-
-
-class Proxy(proxy.Proxy):
-    URL = "amqp://guest:guest@127.0.0.1:{}/"
 
 
 class Article:

@@ -1,20 +1,16 @@
-"""A private redis-server for a test, a connection that knows its protocol, and a proxy before it."""
+"""A private redis-server for a test, and a connection that knows its protocol."""
 
 from __future__ import annotations
 
 import socket
 
-import proxy
 from private_server import PrivateServer
 from support import PATIENCE
 
 
 class Server(PrivateServer):
     script = "redis"
-
-    @property
-    def port(self) -> int:
-        return int(self.url.rsplit(":", 1)[1].split("/")[0])
+    fresh = "?prefix={}"
 
     def ask(self, *words):
         """One command on a connection of its own."""
@@ -62,7 +58,3 @@ class Connection:
     def ask(self, *words):
         self.send(*words)
         return self.read()
-
-
-class Proxy(proxy.Proxy):
-    URL = "redis://127.0.0.1:{}/0"

@@ -7,7 +7,7 @@ import lapse
 import lapse.aio
 import pytest
 from lapse import Reason, State
-from loops import listed, passes, until
+from loops import Slow, listed, passes, until
 from support import PATIENCE, rounds
 
 
@@ -211,20 +211,15 @@ def test_a_take_in_a_timeout(loops):
 
 def test_take_is_served_while_the_loop_is_full(loops):
     async def main():
-        go, inside = asyncio.Event(), asyncio.Event()
-
-        async def callback(order):
-            inside.set()
-            await go.wait()
-
+        slow = Slow()
         async with loops.scheduler(concurrency=1) as s:
-            await s.schedule("runs", 0, callback)
-            await s.schedule("waits", 0, callback)
-            await inside.wait()
+            await s.schedule("runs", 0, slow.callback)
+            await s.schedule("waits", 0, slow.callback)
+            await slow.inside.wait()
             await s.schedule("o", 0.01, queue="q")
             async with await s.take("q", PATIENCE) as claim:
                 assert claim == "o"
-            go.set()
+            slow.go.set()
 
     loops.run(main)
 

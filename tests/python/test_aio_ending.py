@@ -7,7 +7,7 @@ import lapse
 import lapse.aio
 import pytest
 from lapse import Fate, State
-from loops import listed, passes, until
+from loops import Slow, listed, passes, until
 from support import rounds
 
 # -- Cancel and change ----------------------------------------------------------------
@@ -35,19 +35,18 @@ def test_cancel_and_reschedule(loops):
 
 def test_p20_cancel_while_it_runs(loops):
     async def main():
-        inside, go = asyncio.Event(), asyncio.Event()
+        slow = Slow()
 
         async def callback(order):
-            inside.set()
-            await go.wait()
+            await slow.callback(order)
             raise lapse.Retry(0)
 
         async with loops.scheduler() as s:
             await s.schedule("o", 0, callback)
-            await inside.wait()
+            await slow.inside.wait()
             assert await s.cancel("o") is Fate.RUNNING
             assert await s.reschedule("o", 5) is Fate.RUNNING
-            go.set()
+            slow.go.set()
             await until(lambda: not s._runner.held)
             found = await s.stats()
             assert (found["pending"], found["running"], found["cancelled"]) == (0, 0, 1)
@@ -57,19 +56,14 @@ def test_p20_cancel_while_it_runs(loops):
 
 def test_p21_cancel_wait(loops):
     async def main():
-        inside, go, ended = asyncio.Event(), asyncio.Event(), []
+        slow = Slow()
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(1))  # it does one thing after the other
 
-        async def callback(order):
-            inside.set()
-            await go.wait()
-            ended.append(order)
-
         async with loops.scheduler() as s:
-            await s.schedule("o", 0, callback)
-            await s.schedule("pending", 60, callback)
-            await inside.wait()
+            await s.schedule("o", 0, slow.callback)
+            await s.schedule("pending", 60, slow.callback)
+            await slow.inside.wait()
             assert await s.cancel_wait("pending") is Fate.CANCELLED
             assert await s.cancel_wait("never", 0) is Fate.UNKNOWN
             with pytest.raises(lapse.Timeout, match="'o' still runs"):
@@ -80,8 +74,8 @@ def test_p21_cancel_wait(loops):
             await loop.run_in_executor(None, int)  # it was asked before that
             await passes(10)
             assert not waiting.done()
-            go.set()
-            assert await waiting is Fate.RUNNING and ended == ["o"]
+            slow.go.set()
+            assert await waiting is Fate.RUNNING and slow.ended == ["o"]
 
     loops.run(main)
 
@@ -152,16 +146,9 @@ def test_stop_lists_what_did_not_run(loops):
 
 def test_close_waits_for_callbacks(loops):
     async def main():
-        go, inside, ended = asyncio.Event(), asyncio.Event(), []
-
-        async def callback(order):
-            inside.set()
-            await go.wait()
-            ended.append(order)
-
-        s = loops.scheduler()
-        await s.schedule("OID7", 0, callback)
-        await inside.wait()
+        slow, s = Slow(), loops.scheduler()
+        await s.schedule("OID7", 0, slow.callback)
+        await slow.inside.wait()
         for limit in (0, 0.01):
             with pytest.raises(lapse.Timeout, match="'OID7' still runs"):
                 await s.close(limit)
@@ -169,9 +156,9 @@ def test_close_waits_for_callbacks(loops):
         both = [asyncio.ensure_future(s.close()) for _ in range(2)]
         await passes(10)
         assert not any(close.done() for close in both)
-        go.set()
+        slow.go.set()
         await asyncio.gather(*both)
-        assert s.closed and ended == ["OID7"]
+        assert s.closed and slow.ended == ["OID7"]
         await s.close()
 
     loops.run(main)
@@ -179,21 +166,15 @@ def test_close_waits_for_callbacks(loops):
 
 def test_close_that_is_cancelled_leaves_it_stopped(loops):
     async def main():
-        go, inside = asyncio.Event(), asyncio.Event()
-
-        async def callback(order):
-            inside.set()
-            await go.wait()
-
-        s = loops.scheduler()
-        await s.schedule("o", 0, callback)
-        await inside.wait()
+        slow, s = Slow(), loops.scheduler()
+        await s.schedule("o", 0, slow.callback)
+        await slow.inside.wait()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(s.close(), 0.01)
         assert not s.closed
         with pytest.raises(lapse.Closed):
             await s.schedule("x", 0, print)
-        go.set()
+        slow.go.set()
         await s.close()
 
     loops.run(main)

@@ -6,7 +6,7 @@ import lapse
 import lapse.aio
 import pytest
 from lapse import Fate, Reason, State
-from loops import listed, passes, until
+from loops import Slow, listed, passes, until
 from support import rounds
 
 # -- Handlers ---------------------------------------------------------------------------
@@ -143,20 +143,15 @@ def test_a_full_loop_does_not_spin(loops, wakes):
     """While no order fits, the descriptor stays readable: nobody may listen to it."""
 
     async def main():
-        go, inside = asyncio.Event(), asyncio.Event()
-
-        async def callback(order):
-            inside.set()
-            await go.wait()
-
+        slow = Slow()
         async with loops.scheduler(concurrency=1) as s:
-            await s.schedule_many([(str(i), 0, callback) for i in range(3)])
-            await inside.wait()
+            await s.schedule_many([(str(i), 0, slow.callback) for i in range(3)])
+            await slow.inside.wait()
             await until(lambda: not s._runner.passing)
             before = len(wakes)
             await passes(100)
             assert len(wakes) == before and (await s.stats())["pending"] == 2
-            go.set()
+            slow.go.set()
 
     loops.run(main)
 

@@ -32,13 +32,6 @@ forks = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def s(url):
-    """It runs nothing by itself."""
-    with lapse.Scheduler(url, workers=0) as scheduler:
-        yield scheduler
-
-
 # -- Schedule in one process, run in another ------------------------------------------------
 
 

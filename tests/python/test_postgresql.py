@@ -15,7 +15,7 @@ import lapse
 import lapse.aio
 import pytest
 from postgresql_server import Pool, Server
-from private_server import answers, outlived
+from private_server import start_and_be_killed
 from support import PATIENCE, of_debian, rounds, until
 
 psycopg = of_debian("psycopg")
@@ -23,17 +23,7 @@ psycopg = of_debian("psycopg")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("postgresql")
-    s = Server(folder / "server")
-    yield s
-    s.stop()
-
-
-@pytest.fixture
-def url(server):
-    return server.place()
+SERVER = Server
 
 
 def connect(url: str, **options):
@@ -230,7 +220,6 @@ def test_pgbouncer(server, url, mode):
 
 
 def test_it_does_not_outlive_a_test_that_is_killed_with_its_group(tmp_path):
-    port = outlived("postgresql", tmp_path / "postgresql")
-    until(lambda: not answers(port), "the end of the server")
+    start_and_be_killed("postgresql", tmp_path / "postgresql")
     data = Path((tmp_path / "postgresql" / "where").read_text().strip())
     until(lambda: not data.exists(), "the end of its data")

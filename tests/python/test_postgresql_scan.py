@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 
 import lapse
-import pytest
 from postgresql_server import Server
 from support import PATIENCE, of_debian, until
 
@@ -17,11 +16,7 @@ psycopg = of_debian("psycopg")
 LATER, DUE, SCANS = 5000, 100, 4
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    s = Server(tmp_path_factory.mktemp("postgresql") / "server")
-    yield s.url
-    s.stop()
+SERVER = Server
 
 
 def read_by(base: str, table: str) -> int:
@@ -54,7 +49,8 @@ def scan(base: str) -> list[str]:
     return closed
 
 
-def test_the_store_reads_what_is_due_and_the_scan_reads_all(base):
+def test_the_store_reads_what_is_due_and_the_scan_reads_all(server):
+    base = server.url
     with psycopg.connect(base, autocommit=True) as c:
         c.execute("CREATE TABLE orders (id text PRIMARY KEY, due timestamptz,"
                   " closed boolean DEFAULT false)")  # fmt: skip

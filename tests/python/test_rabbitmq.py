@@ -1,6 +1,5 @@
 """The RabbitMQ store from Python, by itself: it schedules, delivers, retries and dead-letters."""
 
-import asyncio
 import random
 import subprocess
 import sys
@@ -8,20 +7,16 @@ import threading
 import time
 
 import lapse
-import lapse.aio
 import pytest
-from consumer import Consumer
+import server_cases
+from consumer import CONSUMER, Consumer, Worker
+from private_server import start_and_be_killed
 from support import PATIENCE, TIER, in_threads, of_debian, python, rounds, until
 
 pika = of_debian("pika")
-from rabbitmq_server import Article, Proxy, prefix_of  # noqa: E402: it needs pika
+from rabbitmq_server import Article, Server, prefix_of  # noqa: E402: it needs pika
 
-pytest_plugins = ["rabbitmq_fixtures"]
-
-
-@pytest.fixture
-def url(server):
-    return server.place()
+SERVER = Server
 
 
 def spread(late):
@@ -182,86 +177,12 @@ def test_p56_one_bad_order_holds_back_no_other(url):
 
 
 def test_threads_schedule_and_workers_run(url):
-    ran, lock = [], threading.Lock()
     with lapse.Scheduler(url, workers=4) as s:
-
-        @s.handler("close")
-        def close(order):
-            with lock:
-                ran.append(str(order))
-
-        def place(n):
-            for i in range(25):
-                s.schedule(f"{n}-{i}", 0.05 * (i % 5), close)
-
-        in_threads(8, place)
-        until(lambda: len(ran) == 200)
-    assert len(set(ran)) == 200
+        server_cases.threads_schedule_and_workers_run(s)
 
 
 def test_asyncio_and_another_process(url):
-    async def main():
-        ran = []
-        async with lapse.aio.Scheduler(url) as s:
-
-            @s.handler("close", attempts=3, backoff=0.001)
-            async def close(order):
-                ran.append((str(order), order.attempt))
-                if order == "again" and order.attempt == 1:
-                    raise ValueError
-
-            await s.schedule("again", 0, close)
-            done = await asyncio.to_thread(python, """
-import lapse, sys
-with lapse.Scheduler(sys.argv[1], workers=0) as other:
-    other.schedule("from elsewhere", 0.1, queue="close")
-""", url)
-            assert done.returncode == 0, done.stderr
-            async with asyncio.timeout(PATIENCE):
-                while len(ran) < 3:
-                    await asyncio.sleep(0.001)  # sleeps: between two looks
-        assert sorted(ran) == [("again", 1), ("again", 2), ("from elsewhere", 1)]
-
-    asyncio.run(main(), debug=False)
-
-
-CONSUMER = """
-import lapse, os, sys
-s = lapse.Scheduler(sys.argv[1], workers=2)
-@s.handler("race", attempts=100)
-def close(order):
-    os.write(1, b"%s %d\\n" % (order.id.encode(), order.attempt))
-os.write(1, b"up\\n")
-sys.stdin.read()
-s.close()
-"""
-
-
-class Worker:
-    """A process that consumes, and tells of each order before it ends."""
-
-    def __init__(self, url, program=CONSUMER):
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", program, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        self.lines, self.thread = [], threading.Thread(target=self._read, daemon=True)
-        self.thread.start()
-
-    def _read(self):
-        for line in self.process.stdout:
-            if line.endswith(b"\n"):
-                self.lines.append(line.split())
-
-    def ran(self):
-        return [(words[0].decode(), int(words[1])) for words in list(self.lines) if len(words) == 2]
-
-    def end(self, kill=False):
-        if kill:
-            self.process.kill()
-        self.process.stdin.close()
-        self.process.wait(PATIENCE)
-        self.thread.join()
-        self.process.stdout.close()
+    server_cases.asyncio_and_another_process(url)
 
 
 def test_p57_workers_that_are_killed_lose_nothing(url):
@@ -296,7 +217,7 @@ def test_p57_workers_that_are_killed_lose_nothing(url):
 
 def test_p59_who_has_lost_its_link_settles_nothing(server, url, caplog):
     """The second delivery has a later fence, and its settlement counts."""
-    proxy = Proxy(server.port)
+    proxy = server.proxy()
     entered, leave, holds = threading.Event(), threading.Event(), []
     slow = lapse.Scheduler(f"{proxy.url}?prefix={prefix_of(url)}", workers=1)
     fences = {}
@@ -550,18 +471,13 @@ def test_p77_dropped_only_on_request_and_reported(server, url):
 
 
 def test_a_password_is_never_shown(server, capfd):
-    texts = []
-    for url in (
+    texts = server_cases.are_refused([
         f"amqp://shop:s3cret%40@127.0.0.1:{server.port}/",
         "amqp://shop:s3cret%40@127.0.0.1:1/",
         f"amqp://shop:s3cret%40@127.0.0.1:{server.port}/?prefix=a b",
         f"amqp://shop:s3cret%40@127.0.0.1:{server.port}/nowhere",
-    ):
-        with pytest.raises(lapse.Error) as caught:
-            lapse.Scheduler(url)
-        texts += [str(caught.value), repr(caught.value)]
-    for text in [*texts, *capfd.readouterr()]:
-        assert "s3cret" not in text
+    ])  # fmt: skip
+    server_cases.show_none_of(["s3cret"], texts, capfd)
 
 
 @pytest.mark.parametrize(
@@ -627,3 +543,10 @@ def test_a_check_leaves_nothing_in_the_broker(server, url):
         channel = connection.channel()
         for name in names:
             assert channel.queue_declare(name, passive=True).method.message_count == 0, name
+
+
+# -- The private server -------------------------------------------------------------------------------
+
+
+def test_it_does_not_outlive_a_test_that_is_killed_with_its_group(tmp_path):
+    start_and_be_killed("rabbitmq", tmp_path / "rabbitmq")

@@ -1,6 +1,5 @@
 """The RabbitMQ store while the link drops, the broker dies, blocks or closes a channel."""
 
-import logging
 import subprocess
 import sys
 import threading
@@ -8,13 +7,13 @@ import time
 
 import lapse
 import pytest
-from consumer import Consumer, offline, place, try_schedule
+import server_cases
+from consumer import Consumer, Worker, place, try_schedule
 from support import PATIENCE, TIER, of_debian, rounds, until
 
 of_debian("pika")
 from rabbitmq_server import Server, prefix_of  # noqa: E402: it needs pika
 
-pytest_plugins = ["rabbitmq_fixtures"]
 TIMEOUT = 10.0  # seconds: the broker's patience with what is not acknowledged
 
 
@@ -30,75 +29,23 @@ def server(tmp_path_factory):
     s.stop()
 
 
-@pytest.fixture
-def url(server):
-    return server.place()
-
-
 # -- The link ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seconds", [1, 10, *([60] if TIER == "soak" else [])])
+@server_cases.OUTAGES
 def test_p62_refused_for_a_while(proxy, through, caplog, seconds):
-    with Consumer(through) as c:
-        place(c.s, "before", 5, 0)
-        until(lambda: len(c.ran) == 5)
-        place(c.s, "o", 20, seconds / 2)
-        proxy.refuse()
-        until(lambda: offline(c.s) > 0)
-        with pytest.raises((lapse.Offline, lapse.Unsure)):
-            c.s.schedule("refused", 0, queue="q")
-        used = time.process_time()
-        time.sleep(seconds)  # sleeps: the outage lasts as long as the case says
-        used = time.process_time() - used
-        assert offline(c.s) >= seconds * 0.9
-        proxy.accept()
-        until(lambda: len(set(c.ids())) == 25)  # And nobody has scheduled anything.
-        until(lambda: offline(c.s) == 0)
-        assert sorted(set(c.ids())) == sorted([f"before{n}" for n in range(5)] + [f"o{n}" for n in range(20)])
-        assert used < max(0.2 * seconds, 0.5), "it spins while the store is away"
-    failed = [r for r in caplog.records if r.levelno >= logging.WARNING]
-    assert 1 <= len(failed) <= 10, "said once in an outage, not with each try"
+    server_cases.refused_for_a_while(proxy, through, caplog, seconds)
 
 
 def test_p62_the_first_connection_fails(proxy, through):
-    proxy.refuse()
-    with pytest.raises(lapse.Offline, match="cannot be reached"):
-        lapse.Scheduler(through)
-    proxy.accept()
-    lapse.Scheduler(through).close()
+    server_cases.the_first_connection_fails(proxy, through)
 
 
 def test_cut_again_and_again_loses_nothing(proxy, through):
     """What was answered runs; what was not known runs or does not."""
-    answered, doubtful, end = [], [], threading.Event()
     with Consumer(through) as c:
-
-        def produce(n):
-            i = 0
-            while not end.is_set():
-                id, i = f"{n}-{i}", i + 1
-                try:
-                    c.s.schedule(id, 0.1, queue="q")
-                    answered.append(id)
-                except lapse.Unsure:
-                    doubtful.append(id)
-                except lapse.Offline:
-                    time.sleep(0.01)  # sleeps: as a producer does that is refused
-
-        threads = [threading.Thread(target=produce, args=(n,)) for n in range(4)]
-        for thread in threads:
-            thread.start()
-        for _ in range(rounds(3, 6, 50)):
-            before = len(answered)
-            until(lambda n=before: len(answered) > n + 20)
-            proxy.cut()
-        end.set()
-        for thread in threads:
-            thread.join()
-        until(lambda: offline(c.s) == 0)
-        until(lambda: set(answered) <= set(c.ids()))
-        assert set(c.ids()) <= set(answered) | set(doubtful) and min(late for _, late, _ in c.ran) >= 0
+        known = server_cases.cut_again_and_again(proxy, c, rounds(3, 6, 50), 0.1)
+        assert set(c.ids()) <= known and min(late for _, late, _ in c.ran) >= 0
         print(f"{len(c.ids()) - len(set(c.ids()))} of {len(c.ids())} runs more than once")
 
 
@@ -175,13 +122,7 @@ os.waitpid(pid, 0)
 
 def test_a_stalled_link_is_not_known_and_not_waited_for(proxy, through):
     with lapse.Scheduler(through + "&timeout=300ms&lease=4s", workers=0) as s:
-        proxy.stall()
-        began = time.monotonic()
-        with pytest.raises((lapse.Unsure, lapse.Offline)):
-            s.schedule("o", 60, queue="q")
-        assert time.monotonic() - began < PATIENCE
-        proxy.stall(False)
-        try_schedule(s, "o", 60)
+        server_cases.a_stalled_link_is_not_waited_for(proxy, s)
 
 
 # -- The broker is killed -------------------------------------------------------------------------
@@ -268,19 +209,13 @@ s.handle("q", lambda order: os.write(1, b"%s %f\\n" % (order.id.encode(), order.
 sys.stdin.read()
 s.close()
 """
-    consumer = subprocess.Popen(
-        [sys.executable, "-c", program, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    lines = []
-    reader = threading.Thread(target=lambda: lines.extend(line.split() for line in consumer.stdout))
-    reader.start()
+    consumer = Worker(url, program)
+    lines = consumer.lines
     try:
-        until(lambda: len({words[0] for words in lines}) == 200)
+        until(lambda: len({words[0] for words in list(lines)}) == 200)
     finally:
-        consumer.stdin.close()
-        assert consumer.wait(PATIENCE) == 0
-        reader.join()
-        consumer.stdout.close()
+        consumer.end()
+    assert consumer.process.returncode == 0
     names = {f"{name}{n}" for n in range(100) for name in ("early", "o")}
     assert {words[0].decode() for words in lines} == names
     assert all(float(words[1]) >= 0.4 for words in lines)

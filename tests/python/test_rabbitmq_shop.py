@@ -11,14 +11,9 @@ from lapse import Reason, State
 from support import PATIENCE, of_debian, until
 
 pika = of_debian("pika")
-from rabbitmq_server import prefix_of  # noqa: E402: it needs pika
+from rabbitmq_server import Server, prefix_of  # noqa: E402: it needs pika
 
-pytest_plugins = ["rabbitmq_fixtures"]
-
-
-@pytest.fixture
-def url(server):
-    return server.place()
+SERVER = Server
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from lapse import Fate, State
 from support import PATIENCE, in_threads, of_debian, rounds, until
 
 of_debian("pika")
-from rabbitmq_server import prefix_of  # noqa: E402: it needs pika
+from rabbitmq_server import Server, prefix_of  # noqa: E402: it needs pika
 from redis_server import Server as Redis  # noqa: E402
 
-pytest_plugins = ["rabbitmq_fixtures"]
+SERVER = Server
 
 
 @pytest.fixture

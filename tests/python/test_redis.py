@@ -1,85 +1,34 @@
 """The Redis store from Python: threads, asyncio, other processes, and what is particular to it."""
 
-import asyncio
-import subprocess
-import sys
 import threading
 
 import lapse
-import lapse.aio
 import pytest
+import server_cases
+from consumer import Worker
 from lapse import Fate, Reason, State
-from private_server import answers, outlived
+from private_server import start_and_be_killed
 from redis_server import Connection, Server
-from support import PATIENCE, fine, ids, in_threads, rounds, until
+from support import PATIENCE, ids, in_threads, rounds, until
 
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    s = Server(tmp_path_factory.mktemp("redis"))
-    yield s
-    s.stop()
-
-
-@pytest.fixture
-def url(server, request):
-    return f"{server.url}?prefix={request.node.name}"
-
-
-@pytest.fixture
-def s(url):
-    """It runs nothing by itself."""
-    with lapse.Scheduler(url, workers=0) as scheduler:
-        yield scheduler
+SERVER = Server
 
 
 # -- Who uses it ---------------------------------------------------------------------------
 
 
 def test_threads_schedule_and_workers_run(url):
-    ran, lock = [], threading.Lock()
     with lapse.Scheduler(url, workers=4) as s:
-
-        @s.handler("close")
-        def close(order):
-            with lock:
-                ran.append(str(order))
-
-        def place(n):
-            for i in range(50):
-                s.schedule(f"{n}-{i}", 0.01 * (i % 5), close)
-
-        in_threads(8, place)
-        until(lambda: len(ran) == 400)
-        assert len(set(ran)) == 400
-        until(lambda: s.stats()["done"] == 400)
+        server_cases.threads_schedule_and_workers_run(s)
         assert ids(s, State.PENDING | State.RUNNING) == []
 
 
 def test_asyncio_and_threads_share_the_handlers(url):
-    async def main():
-        ran = []
-        async with lapse.aio.Scheduler(url) as s:
+    async def pay(s):
+        await s.schedule("paid", 60, queue="close")
+        assert await s.cancel("paid") is Fate.CANCELLED
 
-            @s.handler("close", attempts=3, backoff=0.001)
-            async def close(order):
-                ran.append((str(order), order.attempt))
-                if order == "again" and order.attempt == 1:
-                    raise ValueError
-
-            await s.schedule("paid", 60, close)
-            await s.schedule("again", 0, close)
-            assert await s.cancel("paid") is Fate.CANCELLED
-            await asyncio.to_thread(fine, """
-with lapse.Scheduler(sys.argv[1], workers=0) as other:
-    other.schedule("from elsewhere", 0, queue="close")
-""", url)
-            async with asyncio.timeout(PATIENCE):
-                while len(ran) < 3:
-                    await asyncio.sleep(0.001)  # sleeps: between two looks
-        assert sorted(ran) == [("again", 1), ("again", 2), ("from elsewhere", 1)]
-
-    asyncio.run(main(), debug=False)
+    server_cases.asyncio_and_another_process(url, pay)
 
 
 def test_a_consumer_hears_at_once_of_what_others_schedule(url, s):
@@ -273,19 +222,15 @@ def test_a_password_is_used_and_never_shown(tmp_path, capfd):
         with lapse.Scheduler(f"redis://{before}{place}", workers=0) as s:
             assert s.schedule("o", 60, queue="q", replace=True) > 0
             texts += [repr(s), str(s)]
-    for url in (
+    texts += server_cases.are_refused([
         f"redis://:{encoded}x@{place}",
         f"redis://default:{encoded}x@{place}",
         f"redis://{place}",
         f"redis://:{secret}@{place}",
         f"redis://:{encoded}@127.0.0.1:1/0",
         f"redis://:{encoded}@{place}?prefix=a b",
-    ):
-        with pytest.raises(lapse.Error) as caught:
-            lapse.Scheduler(url)
-        texts += [str(caught.value), repr(caught.value)]
-    for text in [*texts, *capfd.readouterr()]:
-        assert "ge:h" not in text and "ge%3A" not in text and "ei?m" not in text
+    ])  # fmt: skip
+    server_cases.show_none_of(["ge:h", "ge%3A", "ei?m"], texts, capfd)
     with Connection(server.port) as c:
         c.ask("AUTH", secret)
         c.ask("CONFIG", "SET", "requirepass", "")
@@ -382,59 +327,26 @@ def test_the_race_of_ten_consumers(server, url):
     assert len(ran) == len(set(ran)) == orders
 
 
-CONSUMER = """
-lines, lock = [], threading.Lock()
-s = lapse.Scheduler(sys.argv[1], workers=2)
-left = threading.Event()
-@s.handler("race")
-def close(order):
-    os.write(1, b"%s %d\\n" % (order.id.encode(), order.attempt))
-s.schedule("end-" + sys.argv[2], 0, queue="end-" + sys.argv[2])
-sys.stdin.read()
-s.close()
-"""
-
-
 def test_the_race_of_ten_processes_some_of_which_are_killed(url):
     """Every order runs; only those that a killed process held run once more."""
     orders = rounds(500, 3000, 20000)
     with lapse.Scheduler(url, workers=0) as s:
         for i in range(0, orders, 500):
             s.schedule_many([(f"OID{n:08}", 0, None, None, "race") for n in range(i, i + 500)])
-        program = "import lapse, os, sys, threading\n" + CONSUMER
-        workers = [
-            subprocess.Popen(
-                [sys.executable, "-c", program, url + "&lease=1s", str(n)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            )
-            for n in range(10)
-        ]
-        outputs = [b""] * 10
-
-        def read(n):
-            outputs[n] = workers[n].stdout.read()
-
-        readers = [threading.Thread(target=read, args=(n,)) for n in range(10)]
-        for reader in readers:
-            reader.start()
+        workers = [Worker(url + "&lease=1s") for _ in range(10)]
         all_of(orders // 4, lambda: orders - s.queue_stats("race")["pending"])
         for worker in workers[:3]:
-            worker.kill()
+            worker.process.kill()
 
         def gone():
             q = s.queue_stats("race")
             return orders - q["pending"] - q["running"]
 
         all_of(orders, gone)
-        for worker in workers[3:]:
-            worker.stdin.close()
-        for reader in readers:
-            reader.join()
         for worker in workers:
-            worker.wait(PATIENCE)
-            worker.stdout.close()
-    runs = [line.split()[0] for line in b"".join(outputs).split(b"\n") if line.endswith((b"1", b"2"))]
-    assert len(set(runs)) == orders
+            worker.end()
+    runs = [run for worker in workers for run in worker.ran()]
+    assert len({id for id, _ in runs}) == orders
     assert len(runs) - orders <= 3 * 2, "more ran twice than the killed have held"
 
 
@@ -442,5 +354,4 @@ def test_the_race_of_ten_processes_some_of_which_are_killed(url):
 
 
 def test_it_does_not_outlive_a_test_that_is_killed_with_its_group(tmp_path):
-    port = outlived("redis", tmp_path / "redis")
-    until(lambda: not answers(port), "the end of the server")
+    start_and_be_killed("redis", tmp_path / "redis")

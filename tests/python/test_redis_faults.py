@@ -1,15 +1,15 @@
 """The Redis store while the link drops, the server dies, is emptied, or fails over. P-62, P-68,
 P-69."""
 
-import logging
 import threading
 import time
 
 import lapse
 import pytest
+import server_cases
 from consumer import Consumer, offline, place, try_schedule
 from lapse import State
-from redis_server import Connection, Proxy, Server
+from redis_server import Connection, Server
 from support import PATIENCE, TIER, in_threads, until
 
 
@@ -20,46 +20,17 @@ def server(tmp_path):
     s.stop()
 
 
-@pytest.fixture
-def proxy(server):
-    p = Proxy(server.port)
-    yield p
-    p.stall(False)
-    p.close()
-
-
 # -- The link ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seconds", [1, 10, *([60] if TIER == "soak" else [])])
-def test_p62_refused_for_a_while(proxy, caplog, seconds):
-    with Consumer(proxy.url) as c:
-        place(c.s, "before", 5, 0)
-        until(lambda: len(c.ran) == 5)
-        place(c.s, "o", 20, seconds / 2)
-        proxy.refuse()
-        until(lambda: offline(c.s) > 0)
-        with pytest.raises((lapse.Offline, lapse.Unsure)):
-            c.s.schedule("refused", 0, queue="q")
-        used = time.process_time()
-        time.sleep(seconds)  # sleeps: the outage lasts as long as the case says
-        used = time.process_time() - used
-        assert offline(c.s) >= seconds * 0.9
-        proxy.accept()
-        until(lambda: len(c.ran) == 25)  # And nobody has scheduled anything.
-        until(lambda: offline(c.s) == 0)
-        assert sorted(c.ids()) == sorted(set(c.ids())) and "refused" not in c.ids()
-        assert used < max(0.2 * seconds, 0.5), "it spins while the store is away"
-    failed = [r for r in caplog.records if r.levelno >= logging.WARNING]
-    assert 1 <= len(failed) <= 10, "said once in an outage, not with each try"
+@server_cases.OUTAGES
+def test_p62_refused_for_a_while(proxy, through, caplog, seconds):
+    ran = server_cases.refused_for_a_while(proxy, through, caplog, seconds)
+    assert sorted(ran) == sorted(set(ran))
 
 
-def test_p62_the_first_connection_fails(proxy):
-    proxy.refuse()
-    with pytest.raises(lapse.Offline, match="cannot be reached"):
-        lapse.Scheduler(proxy.url)
-    proxy.accept()
-    lapse.Scheduler(proxy.url).close()
+def test_p62_the_first_connection_fails(proxy, through):
+    server_cases.the_first_connection_fails(proxy, through)
 
 
 def test_p62_the_connection_of_hints_alone_is_killed(server):
@@ -106,50 +77,19 @@ def test_hints_come_again_after_their_connection_was_killed(server):
         until(lambda: len(c.ran) == 1)
 
 
-def test_cut_again_and_again_loses_nothing(proxy):
+def test_cut_again_and_again_loses_nothing(proxy, through):
     """What was answered stands; what was not known is there or not, but once."""
-    answered, doubtful, end = [], [], threading.Event()
-    with Consumer(proxy.url + "?lease=2s") as c:
-
-        def producer(n):
-            i = 0
-            while not end.is_set():
-                id = f"{n}-{i}"
-                i += 1
-                try:
-                    c.s.schedule(id, 0.01, queue="q")
-                    answered.append(id)
-                except lapse.Unsure:
-                    doubtful.append(id)
-                except lapse.Offline:
-                    pass
-
-        threads = [threading.Thread(target=producer, args=(n,)) for n in range(4)]
-        for thread in threads:
-            thread.start()
-        for _ in range(15):
-            before = len(answered)
-            until(lambda n=before: len(answered) > n + 20)
-            proxy.cut()
-        end.set()
-        for thread in threads:
-            thread.join()
-        until(lambda: offline(c.s) == 0)
-        until(lambda: set(answered) <= set(c.ids()))
+    with Consumer(through + "&lease=2s") as c:
+        known = server_cases.cut_again_and_again(proxy, c, 15, 0.01)
         until(lambda: not c.s.orders(State.PENDING | State.RUNNING))
-        assert set(c.ids()) <= set(answered) | set(doubtful)
+        assert set(c.ids()) <= known
         assert len(c.ids()) - len(set(c.ids())) <= 15, "a cut repeats what it hit, nothing else"
 
 
-def test_a_stalled_link_is_not_known_and_not_waited_for(proxy):
-    with lapse.Scheduler(proxy.url + "?timeout=300ms&lease=4s", workers=0) as s:
-        proxy.stall()
-        began = time.monotonic()
-        with pytest.raises(lapse.Unsure):
-            s.schedule("o", 60, queue="q")
-        assert time.monotonic() - began < PATIENCE
-        proxy.stall(False)
-        try_schedule(s, "o", 60)
+def test_a_stalled_link_is_not_known_and_not_waited_for(proxy, through):
+    with lapse.Scheduler(through + "&timeout=300ms&lease=4s", workers=0) as s:
+        said = server_cases.a_stalled_link_is_not_waited_for(proxy, s)
+        assert isinstance(said, lapse.Unsure)
         assert s.get("o").state is State.PENDING
 
 
@@ -203,7 +143,7 @@ def test_p69_what_no_replica_has_confirmed_is_not_known(pair):
 def test_p69_fail_over_loses_nothing_that_was_answered(pair):
     """With wait=1: every answered order is there, and no fence or generation is given again."""
     primary, replica = pair
-    proxy = Proxy(primary.port)
+    proxy = primary.proxy()
     answered, asked, cancelled, end = {}, set(), set(), threading.Event()
     url = proxy.url + "?wait=1&wait_limit=2s&lease=3s"
     with Consumer(url, "run") as c, lapse.Scheduler(url, workers=0) as s:

@@ -3,6 +3,7 @@
 import lapse
 import pytest
 from authority import Authority
+from consumer import try_schedule
 from redis_server import Server
 from support import free_port, until
 
@@ -37,11 +38,6 @@ def test_a_build_without_tls_says_what_it_lacks():
 def test_wrong_options(url, words):
     with pytest.raises(lapse.BadUrl, match=words):
         lapse.Scheduler(url)
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory):
-    return Authority(tmp_path_factory.mktemp("tls") / "ca", "the test's CA")
 
 
 class TlsServer(Server):
@@ -90,15 +86,7 @@ def test_hints_and_new_connections_go_through_tls(server, authority):
             s.schedule(f"o{i}", 0, queue="q")
             until(lambda n=i: len(ran) == n + 1)
         server.ask("CLIENT", "KILL", "TYPE", "normal")
-
-        def goes_on():
-            try:
-                s.schedule("after", 0, queue="q", replace=True)
-            except (lapse.Offline, lapse.Unsure):
-                return False
-            return True
-
-        until(goes_on)
+        try_schedule(s, "after")
         until(lambda: "after" in ran)
 
 

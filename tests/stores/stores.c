@@ -329,12 +329,6 @@ bool store_able(int store, const char *test, unsigned abilities)
 
 /* -- Orders ------------------------------------------------------------------------------ */
 
-void settle(lapse *s, int64_t fence, lapse_verdict verdict)
-{
-    int result = lapse_settle(s, fence, verdict, 0, NULL);
-    ck_assert_msg(result == 0, "lapse_settle: %s", lapse_error_detail());
-}
-
 void finish_one(lapse *s, const char *queue, const char *id)
 {
     settle(s, poll_one(s, queue, id)->fence, LAPSE_DONE);
@@ -346,24 +340,6 @@ lapse_info look(lapse *s, const char *id)
     int result = lapse_get(s, id, &info);
     ck_assert_msg(result == 0, "lapse_get(%s): %s", id, lapse_error_detail());
     return info;
-}
-
-void put_batch(lapse *s, const char *queue, const char *prefix, int count, lapse_ns delay)
-{
-    char(*ids)[32] = calloc((size_t)count, sizeof *ids);
-    lapse_spec *specs = calloc((size_t)count, sizeof *specs);
-    int64_t *results = calloc((size_t)count, sizeof *results);
-    ck_assert(ids != NULL && specs != NULL && results != NULL);
-    for (int i = 0; i < count; i++) {
-        snprintf(ids[i], sizeof ids[i], "%s%d", prefix, i);
-        specs[i] = (lapse_spec){.id = ids[i], .queue = queue, .delay = delay};
-    }
-    int64_t accepted = lapse_schedule_many(s, specs, (size_t)count, results);
-    ck_assert_msg(accepted == count, "%lld of %d accepted: %s", (long long)accepted, count,
-                  lapse_error_detail());
-    free(ids);
-    free(specs);
-    free(results);
 }
 
 /* -- Other processes ----------------------------------------------------------------------- */

@@ -103,27 +103,11 @@ void new_path(char *out, size_t size, const char *name);
 
 /* -- Orders ---------------------------------------------------------------------------- */
 
-/* put_many with one call: durable stores write once. */
-void put_batch(lapse *s, const char *queue, const char *prefix, int count, lapse_ns delay);
-
-/* Settle, which must succeed. */
-void settle(lapse *s, int64_t fence, lapse_verdict verdict);
-
 /* Poll for an order that must be `id`, and settle it as done. */
 void finish_one(lapse *s, const char *queue, const char *id);
 
 /* A look at an order that must exist; free it with lapse_info_free. */
 lapse_info look(lapse *s, const char *id);
-
-/* The code of a call that must fail with this code and a sentence that holds `words`. */
-#define EXPECT_ERROR(call, code, words)                                                            \
-    do {                                                                                           \
-        int64_t result_ = (call);                                                                  \
-        ck_assert_msg(result_ == (code), "%s: %lld (%s)", #call, (long long)result_,               \
-                      lapse_error_detail());                                                       \
-        ck_assert_msg(strstr(lapse_error_detail(), words) != NULL, "%s: \"%s\" lacks \"%s\"",      \
-                      #call, lapse_error_detail(), words);                                         \
-    } while (0)
 
 /* -- Other processes --------------------------------------------------------------------- */
 

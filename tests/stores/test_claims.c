@@ -4,6 +4,7 @@
  * has a fence above every earlier one of its id. */
 /* tiers: small full */
 /* servers */
+#include "cases/alike.h"
 #include "stores/stores.h"
 
 #include <inttypes.h>
@@ -14,22 +15,7 @@
 START_TEST(a_claim_is_settled_once)
 {
     rig r = fresh(_i, NULL);
-    put(r.s, NULL, "o", 0);
-    advance(&r, LAPSE_MS(1));
-    int64_t fence = poll_one(r.s, NULL, "o")->fence;
-    ck_assert_int_gt(fence, 0);
-    expect_nothing(r.s, NULL);
-    EXPECT_ERROR(lapse_settle(r.s, fence + 1, LAPSE_DONE, 0, NULL), LAPSE_ESTALE, "");
-    EXPECT_ERROR(lapse_settle(r.s, 0, LAPSE_DONE, 0, NULL), LAPSE_ESTALE, "");
-    EXPECT_ERROR(lapse_settle(r.s, -1, LAPSE_DONE, 0, NULL), LAPSE_ESTALE, "");
-    EXPECT_ERROR(lapse_settle(r.s, fence, (lapse_verdict)99, 0, NULL), LAPSE_EINVAL, "99");
-    ck_assert_uint_eq(stats_of(r.s).running, 1);
-    settle(r.s, fence, LAPSE_DONE);
-    EXPECT_ERROR(lapse_settle(r.s, fence, LAPSE_DONE, 0, NULL), LAPSE_ESTALE, "");
-    EXPECT_ERROR(lapse_settle(r.s, fence, LAPSE_RETRY, 0, NULL), LAPSE_ESTALE, "");
-    ck_assert_uint_eq(stats_of(r.s).done, 1);
-    ck_assert_uint_eq(pending_in(r.s), 0);
-    expect_books(r.s);
+    settle_a_claim_once(&r);
     rig_close(&r);
 }
 END_TEST
@@ -37,24 +23,7 @@ END_TEST
 START_TEST(retry_and_give_back)
 {
     rig r = fresh(_i, NULL);
-    put(r.s, NULL, "o", 0);
-    advance(&r, LAPSE_MS(1));
-    const lapse_order *order = poll_one(r.s, NULL, "o");
-    int64_t fence = order->fence;
-    ck_assert_int_eq(lapse_settle(r.s, fence, LAPSE_RETRY, LAPSE_SECONDS(3), "busy"), 0);
-    advance(&r, LAPSE_SECONDS(3) - 1);
-    expect_nothing(r.s, NULL);
-    advance(&r, 1);
-    order = poll_one(r.s, NULL, "o");
-    ck_assert_int_eq(order->attempt, 2);
-    ck_assert_int_gt(order->fence, fence);
-    settle(r.s, order->fence, LAPSE_GIVE_BACK);
-    order = poll_one(r.s, NULL, "o"); /* At once, and it does not count. */
-    ck_assert_int_eq(order->attempt, 2);
-    settle(r.s, order->fence, LAPSE_DONE);
-    ck_assert_uint_eq(stats_of(r.s).given_back, 1);
-    ck_assert_uint_eq(stats_of(r.s).retried, 1);
-    expect_books(r.s);
+    retry_and_give_back_a_claim(&r);
     rig_close(&r);
 }
 END_TEST
@@ -78,24 +47,7 @@ END_TEST
 START_TEST(a_failing_taker_uses_up_the_attempts)
 {
     rig r = fresh(_i, NULL);
-    put(r.s, "q", "o", 0);
-    int attempts = 0;
-    for (int i = 0; i < 200 && stats_of(r.s).dead == 0; i++) {
-        const lapse_order *order;
-        advance(&r, LAPSE_SECONDS(1));
-        if (lapse_poll(r.s, "q", &order) == 1) {
-            ck_assert_int_eq(order->attempt, ++attempts);
-            ck_assert_int_eq(lapse_settle(r.s, order->fence, LAPSE_FAIL, 0, "down"), 0);
-        }
-    }
-    ck_assert_int_eq(attempts, 5);
-    letter dead = only_letter(r.s);
-    ck_assert_int_eq(dead.reason, LAPSE_REASON_FAILED);
-    ck_assert_str_eq(dead.error, "down");
-    ck_assert_str_eq(dead.queue, "q");
-    ck_assert_int_eq(dead.attempt, 5);
-    ck_assert_uint_eq(stats_of(r.s).failed, 5);
-    expect_books(r.s);
+    fail_until_dead(&r);
     rig_close(&r);
 }
 END_TEST

@@ -5,6 +5,7 @@
  * happens to them. */
 /* tiers: small full */
 /* servers */
+#include "cases/alike.h"
 #include "stores/stores.h"
 
 #include <inttypes.h>
@@ -299,30 +300,8 @@ END_TEST
 
 START_TEST(p77_overdue_runs_once_and_knows_how_late)
 {
-    const lapse_ns lates[] = {LAPSE_DAYS(30), LAPSE_HOURS(1), LAPSE_SECONDS(2)};
     rig r = fresh(_i, NULL);
-    player p;
-    player_open(&p, r.s, NULL);
-    for (int i = 0; i < 3; i++)
-        put_batch(r.s, "q", (const char *[]){"month", "hour", "seconds"}[i], 1,
-                  LAPSE_DAYS(30) - lates[i]);
-    ck_assert_int_eq(lapse_clock_advance(r.clock, LAPSE_DAYS(30)), 0);
-    handle(r.s, "q", &p, NULL); /* As at the start after an outage. */
-    put_batch(r.s, "q", "n", 100, LAPSE_SECONDS(60));
-    ck_assert_int_eq(lapse_process(r.s, 0), 3);
-    put_batch(r.s, "q", "m", 100, LAPSE_SECONDS(60)); /* Adding some runs no other. */
-    ck_assert_int_eq(lapse_process(r.s, 0), 0);
-    for (int i = 0; i < 3; i++) {
-        ck_assert_int_ge(p.ran.entries[i].late, lates[i] - r.tick);
-        ck_assert_int_le(p.ran.entries[i].late, lates[i]);
-    }
-    advance(&r, LAPSE_SECONDS(61));
-    ck_assert_uint_eq(tape_count(&p.ran), 203);
-    ck_assert_uint_eq(tape_runs(&p.ran, "month0"), 1);
-    ck_assert_uint_eq(tape_runs(&p.ran, "hour0"), 1);
-    ck_assert_uint_eq(tape_runs(&p.ran, "seconds0"), 1);
-    ck_assert_uint_eq(stats_of(r.s).dead_total, 0);
-    player_close(&p);
+    run_what_is_overdue(&r, r.tick);
     rig_close(&r);
 }
 END_TEST

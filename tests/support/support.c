@@ -226,6 +226,14 @@ bool tape_wait(tape *t, size_t count)
     return reached;
 }
 
+void expect_next_in(rig *r, tape *t, size_t count, lapse_ns span)
+{
+    advance(r, span - 1);
+    ck_assert_uint_eq(tape_count(t), count);
+    advance(r, 1);
+    ck_assert_uint_eq(tape_count(t), count + 1);
+}
+
 lapse_verdict never(const lapse_order *order, void *arg)
 {
     complain("the callback of '%s' ran and must not", order->id);

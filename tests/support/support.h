@@ -111,6 +111,9 @@ size_t tape_runs(tape *t, const char *id);
 /* Wait until `count` ran; false after LIMIT. */
 bool tape_wait(tape *t, size_t count);
 
+/* Where `count` have run, the next one starts in `span`, and not a nanosecond earlier. */
+void expect_next_in(rig *r, tape *t, size_t count, lapse_ns span);
+
 /* A callback that must not run; `arg` may be a counter (atomic_int *) or NULL. */
 lapse_verdict never(const lapse_order *order, void *arg);
 /* Adds 1 to `arg`, an atomic_int. */
