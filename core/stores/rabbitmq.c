@@ -132,7 +132,8 @@ static void out_message(void *arg, rabbit_message *m)
 
 static void out_confirmed(void *arg, uint64_t number, bool multiple, bool accepted)
 {
-    lp_rabbit_note_confirm(arg, number, multiple, accepted);
+    rabbit_store *d = arg;
+    lp_rabbit_note_confirm(d, d->channel_first + number, multiple, accepted);
 }
 
 static void out_closed(void *arg, uint16_t channel)
@@ -183,13 +184,10 @@ static void drop_looked(rabbit_store *d)
  * delivered on it; so has a connection that was lost. */
 void lp_rabbit_note_losses(rabbit_store *d)
 {
-    if (!d->out.connection || d->out_closed) {
+    if (!d->out.connection || d->out_closed)
         lp_rabbit_lose_sent(d);
-        if (d->out_closed && d->out.closed_code == AMQP_NOT_FOUND)
-            lp_rabbit_forget_topology(d); /* Somebody has deleted an exchange. */
-        lp_rabbit_disconnect(&d->out, false);
-        d->out_closed = false;
-    }
+    if (d->out_closed)
+        (void)lp_rabbit_reopen_out(d);
     for (int channel = 1; channel <= LP_RABBIT_CHANNELS; channel++) {
         if (d->in.connection && !d->in_closed[channel])
             continue;
@@ -229,17 +227,31 @@ static int watch_link(const rabbit_store *d, rabbit_link *l)
     return code;
 }
 
+/* The broker counts what it confirms from the channel's beginning. */
 static int confirm_publishes(rabbit_store *d)
 {
     amqp_confirm_select_t m = {.nowait = 0};
-    d->published = 0;
+    d->channel_first = d->published;
+    d->body_taken = 0;
     return lp_rabbit_call(&d->out, LP_RABBIT_PUBLISH, AMQP_CONFIRM_SELECT_METHOD, &m,
                           AMQP_CONFIRM_SELECT_OK_METHOD, 0);
+}
+
+int lp_rabbit_reopen_out(rabbit_store *d)
+{
+    if (d->out.connection && d->out.closed_code == AMQP_NOT_FOUND)
+        lp_rabbit_forget_topology(d); /* Somebody has deleted an exchange. */
+    int code = confirm_publishes(d);
+    d->out_closed = false;
+    if (code < 0)
+        lp_rabbit_disconnect(&d->out, false);
+    return code;
 }
 
 static int open_out(rabbit_store *d)
 {
     d->out_closed = false;
+    d->body_most = SIZE_MAX;
     int code = lp_rabbit_connect(&d->out, &d->settings, &out_ears, d);
     if (code == LAPSE_OK)
         code = confirm_publishes(d);

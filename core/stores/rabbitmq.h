@@ -83,12 +83,13 @@ typedef struct rabbit_held {
     int attempt;
     lapse_ns lease_end;
     bool settling; /* its successor is published */
+    bool waits;    /* settled, and goes back as it is when the lease ends: see settle_large */
 } rabbit_held;
 
 enum { LP_RABBIT_HELD = 256 }; /* buckets */
 
 /* What was published and is not confirmed. */
-typedef enum sent_state { SENT, ACCEPTED, REFUSED, RETURNED, LOST } sent_state;
+typedef enum sent_state { SENT, ACCEPTED, REFUSED, RETURNED, LOST, TOO_LARGE } sent_state;
 typedef struct rabbit_sent {
     sent_state state;
     lp_job *job;             /* NULL: nobody's */
@@ -97,7 +98,7 @@ typedef struct rabbit_sent {
     bool open;               /* not confirmed, and */
     bool waived;             /* nobody waits for it: see lp_rabbit_flush */
     bool ended;
-    size_t bytes;
+    size_t bytes, body;
     bool to_shop;     /* to the exchange of a shop */
     lapse_ns settles; /* when all queues on its way have */
 } rabbit_sent;
@@ -162,6 +163,11 @@ typedef struct rabbit_store {
     size_t sent_count, sent_room;
     size_t sent_open, sent_bytes; /* that somebody waits for */
     uint64_t sent_first, published;
+    uint64_t channel_first; /* what was published before the channel was opened */
+
+    /* Bytes of a body: the largest that this channel has taken, and what the broker has said that
+     * it takes at most, SIZE_MAX before it has. */
+    size_t body_taken, body_most;
 
     rabbit_message *replaced; /* what goes on in queues that have not settled */
 
@@ -184,6 +190,9 @@ typedef struct rabbit_store {
 } rabbit_store;
 
 /* -- rabbitmq.c -- */
+
+/* After the broker has closed the publishing channel, and what was on it has been judged. */
+int lp_rabbit_reopen_out(rabbit_store *d);
 
 /* Both connections and what is declared once. */
 int lp_rabbit_open_links(rabbit_store *d);
@@ -236,6 +245,10 @@ void lp_rabbit_note_confirm(rabbit_store *d, uint64_t number, bool multiple, boo
 void lp_rabbit_note_returned(rabbit_store *d, uint64_t number);
 void lp_rabbit_lose_sent(rabbit_store *d); /* the channel or the connection is gone */
 
+/* Whether the broker is known to take no body of this size; LAPSE_EINVAL, which says so. */
+bool lp_rabbit_is_too_large(const rabbit_store *d, size_t body);
+int lp_rabbit_refuse_large(const rabbit_store *d, size_t body);
+
 /* Acknowledge what was replaced by what is safe now; when there is more to acknowledge. */
 int lp_rabbit_finish_replaced(rabbit_store *d);
 lapse_ns lp_rabbit_next_replaced(const rabbit_store *d); /* lp_clock_monotonic */
@@ -259,6 +272,10 @@ void lp_rabbit_drop_held(rabbit_store *d, rabbit_held *h);
 /* Acknowledge, and free; or only free: the broker has it again. */
 int lp_rabbit_finish(rabbit_store *d, rabbit_message *m);
 void lp_rabbit_forget_message(rabbit_message *m);
+
+/* End what is held and cannot be published anew, since the broker takes nothing so large any more.
+ * `j` NULL: its lease has ended. */
+int lp_rabbit_settle_large(rabbit_store *d, const lp_job *j, rabbit_held *h);
 
 /* Publish anew those whose lease has ended, and what is ready too early or for nobody. */
 int lp_rabbit_sweep_leases(rabbit_store *d, const lp_turn *t);

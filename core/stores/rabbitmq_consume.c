@@ -174,12 +174,18 @@ static rabbit_order again(const rabbit_store *d, const rabbit_message *m)
     return o;
 }
 
+static bool is_large(const rabbit_store *d, const rabbit_message *m)
+{
+    return lp_rabbit_is_too_large(d, m->order.payload_len);
+}
+
 static int put_back(rabbit_store *d, const lp_turn *t, rabbit_message *m)
 {
     rabbit_order o = again(d, m);
-    int code = m->bad ? lp_rabbit_requeue(&d->in, m->channel, m->tag, false)
-                      : lp_rabbit_send_order(d, t, &o, (rabbit_sent){.message = m});
-    if (m->bad)
+    bool as_it_is = m->bad || is_large(d, m);
+    int code = as_it_is ? lp_rabbit_requeue(&d->in, m->channel, m->tag, false)
+                        : lp_rabbit_send_order(d, t, &o, (rabbit_sent){.message = m});
+    if (as_it_is)
         lp_rabbit_forget_message(m);
     else if (code < 0)
         put_ready(m->from, m);
@@ -202,7 +208,9 @@ static int sweep_queue(rabbit_store *d, const lp_turn *t, rabbit_queue *q, lapse
     lapse_ns utc = lp_rabbit_judge(d, t);
     int code = LAPSE_OK;
     for (rabbit_message **at = &q->ready; code >= 0 && *at;) {
-        bool is_early = start_of(*at) > lp_add_ns(utc, LP_RABBIT_HOLD);
+        bool stays = is_large(d, *at); /* It cannot be sent on: here it is waited for. */
+        (*at)->moves = (*at)->moves && !stays;
+        bool is_early = !stays && start_of(*at) > lp_add_ns(utc, LP_RABBIT_HOLD);
         bool is_left = start_of(*at) <= utc && real_now - (*at)->arrived > LP_RABBIT_HOLD;
         if (is_left)
             code = lp_rabbit_refuse(d, q, *at);
@@ -216,9 +224,57 @@ static int sweep_queue(rabbit_store *d, const lp_turn *t, rabbit_queue *q, lapse
     return code;
 }
 
+/* With what it counts as: the broker counts a delivery. */
+static int give_back_held(rabbit_store *d, rabbit_held *h)
+{
+    rabbit_message *m = h->message;
+    int code = lp_rabbit_requeue(&d->in, m->channel, m->tag, false);
+    lp_rabbit_drop_held(d, h);
+    lp_rabbit_forget_message(m);
+    return code;
+}
+
+static int bury_held(rabbit_store *d, rabbit_held *h)
+{
+    rabbit_message *m = h->message;
+    int code = lp_rabbit_reject(&d->in, m->channel, m->tag);
+    lp_rabbit_drop_held(d, h);
+    lp_rabbit_forget_message(m);
+    return code;
+}
+
+/* Not tried: for whoever wants it here, and after HOLD for all. */
+static void unclaim(rabbit_store *d, rabbit_held *h)
+{
+    rabbit_message *m = h->message;
+    lp_rabbit_drop_held(d, h);
+    m->arrived = lp_clock_monotonic();
+    put_ready(m->from, m);
+}
+
+/* The broker itself moves it, to the dead letters too, whatever its size. What is tried again is kept
+ * here until its time has come or its lease ends, and then goes back. A shop's queue has dead letters
+ * of its own, or none: from there it comes again. */
+int lp_rabbit_settle_large(rabbit_store *d, const lp_job *j, rabbit_held *h)
+{
+    bool dies = j && j->op == LP_DIE;
+    if (dies && !h->message->from->is_shops)
+        return bury_held(d, h);
+    if (j && j->op == LP_AGAIN && !j->counted) {
+        unclaim(d, h);
+        return LAPSE_OK;
+    }
+    lapse_ns at = !j || j->op != LP_AGAIN ? h->lease_end : j->at > j->due ? j->at : j->due;
+    h->lease_end = at < h->lease_end ? at : h->lease_end;
+    h->waits = true;
+    return dies ? lp_rabbit_refuse_large(d, h->message->order.payload_len) : LAPSE_OK;
+}
+
 /* A lease that has ended counts as an attempt. */
 static int end_lease(rabbit_store *d, const lp_turn *t, rabbit_held *h)
 {
+    if (h->waits || is_large(d, h->message))
+        return give_back_held(d, h);
     rabbit_order o = h->message->order;
     o.attempt = h->attempt;
     o.fence = h->fence;
@@ -228,10 +284,12 @@ static int end_lease(rabbit_store *d, const lp_turn *t, rabbit_held *h)
 int lp_rabbit_sweep_leases(rabbit_store *d, const lp_turn *t)
 {
     int code = LAPSE_OK;
-    for (size_t i = 0; i < LP_RABBIT_HELD; i++)
-        for (rabbit_held *h = d->held[i]; code >= 0 && h; h = h->next)
-            if (h->lease_end <= t->now && !h->settling)
+    for (size_t i = 0; d->held_count && i < LP_RABBIT_HELD; i++)
+        for (rabbit_held *h = d->held[i], *next; code >= 0 && h; h = next) {
+            next = h->next;
+            if (h->lease_end <= t->now && (h->waits || !h->settling))
                 code = end_lease(d, t, h);
+        }
     return code;
 }
 
@@ -250,7 +308,7 @@ lapse_ns lp_rabbit_next_lease(const rabbit_store *d)
     lapse_ns next = LAPSE_FOREVER;
     for (size_t i = 0; d->held_count && i < LP_RABBIT_HELD; i++)
         for (const rabbit_held *h = d->held[i]; h; h = h->next)
-            next = !h->settling && h->lease_end < next ? h->lease_end : next;
+            next = (h->waits || !h->settling) && h->lease_end < next ? h->lease_end : next;
     return next;
 }
 

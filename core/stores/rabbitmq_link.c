@@ -534,6 +534,28 @@ int lp_rabbit_requeue(rabbit_link *l, uint16_t channel, uint64_t tag, bool multi
     return lp_rabbit_send(l, channel, AMQP_BASIC_NACK_METHOD, &m);
 }
 
+int lp_rabbit_reject(rabbit_link *l, uint16_t channel, uint64_t tag)
+{
+    amqp_basic_reject_t m = {.delivery_tag = tag};
+    int code = check_open(l, channel);
+    if (code < 0)
+        return code;
+    return lp_rabbit_send(l, channel, AMQP_BASIC_REJECT_METHOD, &m);
+}
+
+/* "message size 2000 is larger than configured max size 1000" */
+bool lp_rabbit_said_limit(const rabbit_link *l, size_t *out)
+{
+    static const char before[] = "max size ";
+    const char *at = strstr(l->closed_for, "message size ");
+    at = at ? strstr(at, before) : NULL;
+    if (l->closed_code != AMQP_PRECONDITION_FAILED || !at)
+        return false;
+    at += sizeof before - 1;
+    *out = strtoull(at, NULL, 10);
+    return *at >= '0' && *at <= '9';
+}
+
 int lp_rabbit_get(rabbit_link *l, uint16_t channel, const char *queue)
 {
     amqp_basic_get_t m = {.queue = amqp_cstring_bytes(queue)};

@@ -176,6 +176,11 @@ int lp_rabbit_publish(rabbit_link *l, uint16_t channel, const char *exchange, co
 
 int lp_rabbit_ack(rabbit_link *l, uint16_t channel, uint64_t tag, bool multiple);
 int lp_rabbit_requeue(rabbit_link *l, uint16_t channel, uint64_t tag, bool multiple);
+/* To where the queue's dead letters go. */
+int lp_rabbit_reject(rabbit_link *l, uint16_t channel, uint64_t tag);
+
+/* Whether the broker closed a channel for a message that was too large, and what it takes. */
+bool lp_rabbit_said_limit(const rabbit_link *l, size_t *out);
 
 /* Get one message; it is told to the ears. 1: one came. 0: the queue is empty. */
 int lp_rabbit_get(rabbit_link *l, uint16_t channel, const char *queue);

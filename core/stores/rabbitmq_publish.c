@@ -98,6 +98,8 @@ static void end_one(rabbit_store *d, rabbit_sent *s, sent_state how)
     if (!s->open)
         return;
     s->open = false;
+    if (how != LOST && how != TOO_LARGE && s->body > d->body_taken)
+        d->body_taken = s->body;
     if (s->state == SENT)
         s->state = how;
     stop_waiting(d, s);
@@ -131,8 +133,23 @@ void lp_rabbit_note_returned(rabbit_store *d, uint64_t number)
         s->state = RETURNED;
 }
 
+/* For the first body that is larger than it takes the broker closes the channel, and says how large
+ * it may be. */
+static void find_too_large(rabbit_store *d)
+{
+    if (!lp_rabbit_said_limit(&d->out, &d->body_most))
+        return;
+    size_t i = 0;
+    while (i < d->sent_count && (!d->sent[i].open || d->sent[i].body <= d->body_most))
+        i++;
+    if (i < d->sent_count)
+        end_one(d, &d->sent[i], TOO_LARGE);
+}
+
 void lp_rabbit_lose_sent(rabbit_store *d)
 {
+    if (d->out_closed)
+        find_too_large(d);
     for (size_t i = 0; i < d->sent_count; i++)
         end_one(d, &d->sent[i], LOST);
 }
@@ -191,9 +208,47 @@ static int blocked(const rabbit_link *l)
                    l->blocked_for);
 }
 
+bool lp_rabbit_is_too_large(const rabbit_store *d, size_t body)
+{
+    return body > d->body_most;
+}
+
+int lp_rabbit_refuse_large(const rabbit_store *d, size_t body)
+{
+    return lp_fail(LAPSE_EINVAL,
+                   "the payload has %zu bytes, and RabbitMQ takes %zu at most: raise its setting "
+                   "max_message_size, or keep the data elsewhere and let the order name it",
+                   body, d->body_most);
+}
+
+/* A body that is larger than any before may cost the channel, and with it what is not confirmed: it
+ * is under way alone. */
+static bool is_trial(const rabbit_store *d, const rabbit_sent *s)
+{
+    return s->body > d->body_taken;
+}
+
+static int make_way(rabbit_store *d, const rabbit_sent *s)
+{
+    size_t most = s->bytes < MOST_BYTES ? MOST_BYTES - s->bytes : 0;
+    if (is_trial(d, s))
+        await_confirms(d, 0, 0);
+    else
+        await_confirms(d, MOST_MESSAGES, most);
+    if (d->out_closed && d->out.closed_code == AMQP_PRECONDITION_FAILED)
+        (void)lp_rabbit_reopen_out(d);
+    if (d->out.blocked)
+        return blocked(&d->out);
+    if (!d->out.connection || d->out_closed)
+        return lp_fail(LAPSE_EOFFLINE, "the connection to RabbitMQ was lost");
+    return LAPSE_OK;
+}
+
 int lp_rabbit_send_to(rabbit_store *d, const char *exchange, const char *key, const rabbit_order *o,
                       rabbit_sent sent)
 {
+    if (lp_rabbit_is_too_large(d, o->payload_len))
+        return lp_rabbit_refuse_large(d, o->payload_len);
     if (d->out.connection && lp_rabbit_drain(&d->out) < 0)
         return LAPSE_EOFFLINE;
     if (d->out.blocked)
@@ -201,13 +256,11 @@ int lp_rabbit_send_to(rabbit_store *d, const char *exchange, const char *key, co
     if (!make_room(d))
         return lp_fail_memory();
     sent.bytes = size_of(o);
-    size_t most = sent.bytes < MOST_BYTES ? MOST_BYTES - sent.bytes : 0;
-    await_confirms(d, MOST_MESSAGES, most);
-    if (d->out.blocked)
-        return blocked(&d->out);
-    if (!d->out.connection || d->out_closed)
-        return lp_fail(LAPSE_EOFFLINE, "the connection to RabbitMQ was lost");
-    int code = lp_rabbit_publish(&d->out, LP_RABBIT_PUBLISH, exchange, key, o, d->published + 1);
+    sent.body = o->payload_len;
+    int code = make_way(d, &sent);
+    if (code < 0)
+        return code;
+    code = lp_rabbit_publish(&d->out, LP_RABBIT_PUBLISH, exchange, key, o, d->published + 1);
     if (code < 0) {
         lp_rabbit_lose_sent(d);
         return code;
@@ -222,6 +275,8 @@ int lp_rabbit_send_to(rabbit_store *d, const char *exchange, const char *key, co
     d->sent_bytes += sent.bytes;
     if (sent.held)
         sent.held->settling = true;
+    if (is_trial(d, &sent))
+        await_confirms(d, 0, 0);
     return LAPSE_OK;
 }
 
@@ -394,6 +449,8 @@ static int fault_of(rabbit_store *d, const rabbit_sent *s, const lp_detail *lost
         return lp_fail(LAPSE_EFULL,
                        "RabbitMQ refuses it: a queue on its way is at its limit (a policy's "
                        "max-length), or could not write it");
+    case TOO_LARGE:
+        return lp_rabbit_refuse_large(d, s->body);
     case RETURNED:
         if (s->to_shop)
             return lp_rabbit_returned_by_shop(d);
@@ -467,12 +524,21 @@ static void end_job(rabbit_store *d, rabbit_sent *s, const lp_detail *why)
     s->job = NULL;
 }
 
+static int outcome_of(rabbit_store *d, const rabbit_sent *s, const lp_detail *lost)
+{
+    if (s->state == ACCEPTED)
+        return LAPSE_OK;
+    if (s->state == TOO_LARGE && s->held)
+        return lp_rabbit_settle_large(d, s->job, s->held);
+    return fault_of(d, s, lost);
+}
+
 static void end_sent(rabbit_store *d, rabbit_sent *s, const lp_detail *lost)
 {
     bool accepted = s->state == ACCEPTED;
-    int code = accepted ? LAPSE_OK : fault_of(d, s, lost);
+    int code = outcome_of(d, s, lost);
     s->ended = true;
-    if (!accepted && s->job)
+    if (code < 0 && s->job)
         lp_job_fail(s->job, code);
     else if (s->job)
         put_off(d, s->job, s->settles);
@@ -480,7 +546,7 @@ static void end_sent(rabbit_store *d, rabbit_sent *s, const lp_detail *lost)
         rabbit_message *m = s->held->message;
         lp_rabbit_drop_held(d, s->held);
         finish_at(d, m, s->settles);
-    } else if (s->held) {
+    } else if (s->held && s->state != TOO_LARGE) {
         s->held->settling = false;
     }
     if (s->message && accepted)

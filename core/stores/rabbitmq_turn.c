@@ -95,6 +95,8 @@ static int again(rabbit_store *d, const lp_turn *t, lp_job *j, rabbit_held *h)
     o.at = j->at > j->due ? lp_rabbit_utc(d, t, j->at) : 0;
     o.attempt = h->attempt - !j->counted;
     o.fence = h->fence;
+    if (lp_rabbit_is_too_large(d, o.payload_len))
+        return lp_rabbit_settle_large(d, j, h);
     return lp_rabbit_send_order(d, t, &o, (rabbit_sent){.job = j, .held = h});
 }
 
@@ -107,13 +109,15 @@ static int die(rabbit_store *d, const lp_turn *t, lp_job *j, rabbit_held *h)
     o.late = o.ended > o.due ? o.ended - o.due : 0;
     o.attempt = h->attempt - !j->counted;
     o.fence = h->fence;
+    if (lp_rabbit_is_too_large(d, o.payload_len))
+        return lp_rabbit_settle_large(d, j, h);
     return lp_rabbit_send_dead(d, &o, (rabbit_sent){.job = j, .held = h});
 }
 
 static int settle(rabbit_store *d, const lp_turn *t, lp_job *j)
 {
     rabbit_held *h = lp_rabbit_find_held(d, j->fence);
-    if (!h || h->settling)
+    if (!h || h->settling || h->waits)
         return LAPSE_ESTALE;
     switch (j->op) {
     case LP_END:
@@ -164,7 +168,7 @@ static void list_queues(const rabbit_store *d, lp_job *j)
 static int holds(rabbit_store *d, const lp_turn *t, const lp_job *j)
 {
     const rabbit_held *h = lp_rabbit_find_held(d, j->fence);
-    return h && h->lease_end > t->now;
+    return h && !h->waits && h->lease_end > t->now;
 }
 
 static void answer(rabbit_store *d, const lp_turn *t, lp_job *j)
