@@ -23,6 +23,24 @@ rabbit_queue *lp_rabbit_find_queue(const rabbit_store *d, const char *name)
     return NULL;
 }
 
+static uint16_t channel_of(const rabbit_store *d, const rabbit_queue *q)
+{
+    if (q->is_shops)
+        return LP_RABBIT_SHOP;
+    size_t n = d->queue_channels;
+    return n ? (uint16_t)(LP_RABBIT_OF_QUEUES + q->number % n) : LP_RABBIT_CONSUME;
+}
+
+/* Of a new connection: nothing has come on any yet. */
+static void deal_channels(rabbit_store *d)
+{
+    int most = amqp_get_channel_max(d->in.connection); /* 0: any number */
+    most = most && most < LP_RABBIT_CHANNELS ? most : LP_RABBIT_CHANNELS;
+    d->queue_channels = most >= LP_RABBIT_OF_QUEUES ? (size_t)(most - LP_RABBIT_OF_QUEUES + 1) : 0;
+    for (size_t i = 0; i < d->queue_count; i++)
+        d->queues[i]->channel = channel_of(d, d->queues[i]);
+}
+
 static rabbit_queue *new_queue(rabbit_store *d, const char *name)
 {
     if (d->queue_count == d->queue_room) {
@@ -41,7 +59,7 @@ static rabbit_queue *new_queue(rabbit_store *d, const char *name)
     lp_rabbit_word(q->word, name);
     lp_rabbit_name_work(q->work, d->settings.prefix, q->word);
     q->number = d->queue_count;
-    q->channel = LP_RABBIT_CONSUME;
+    q->channel = channel_of(d, q);
     d->queues[d->queue_count++] = q;
     return q;
 }
@@ -263,8 +281,10 @@ static int open_in(rabbit_store *d)
 {
     int code = lp_rabbit_connect(&d->in, &d->settings, &in_ears, d);
     lp_rabbit_forget_topology(d);
-    if (code == LAPSE_OK)
+    if (code == LAPSE_OK) {
+        deal_channels(d);
         code = lp_rabbit_use_base(d);
+    }
     d->links_made++;
     return code < 0 ? code : watch_link(d, &d->in);
 }
@@ -384,7 +404,7 @@ static int add_shops_queue(rabbit_store *d)
     if (!q)
         return lp_fail_memory();
     q->is_shops = true;
-    q->channel = LP_RABBIT_SHOP;
+    q->channel = channel_of(d, q);
     snprintf(q->work, sizeof q->work, "%s", shop->work);
     return LAPSE_OK;
 }

@@ -22,14 +22,16 @@
 int lp_rabbit_read_url(lp_store_config *config, rabbit_settings *out); /* to be freed in any case */
 void lp_rabbit_free_settings(rabbit_settings *s);
 
-/* Channels: of the publishing connection, and of the consuming one. What goes wrong with a shop's
- * queue, as when another has it for himself, costs a channel: it has its own. */
+/* Channels: of the publishing connection, and of the consuming one. What goes wrong with a queue, as
+ * when somebody deletes it or a shop's is another's alone, costs the channel, and all that is held on
+ * it: each has one of its own. Of more queues than that some share one. */
 enum {
     LP_RABBIT_PUBLISH = 1,
-    LP_RABBIT_CONSUME = 1,
+    LP_RABBIT_CONSUME = 1, /* where the broker allows no more than these */
     LP_RABBIT_LOOK = 2,
     LP_RABBIT_DECLARE = 3,
     LP_RABBIT_SHOP = 4,
+    LP_RABBIT_OF_QUEUES = 5, /* the first */
 };
 
 /* A consumer of a queue. Its tag is made of the queue's number and its serial. */
@@ -144,6 +146,7 @@ typedef struct rabbit_store {
 
     rabbit_queue **queues;
     size_t queue_count, queue_room;
+    size_t queue_channels; /* that the broker allows for them */
     lapse_ns ahead;       /* UTC minus the scheduler's clock, when the connection was made */
     lapse_ns turn_at;     /* lp_clock_monotonic when the turn began */
     lapse_ns breathed_at; /* and when both links were last read in it */

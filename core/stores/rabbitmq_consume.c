@@ -349,9 +349,21 @@ static int note_wanted(rabbit_store *d, const lp_turn *t)
     return LAPSE_OK;
 }
 
+/* To find out that it was deleted by asking for orders costs the channel. */
+static void look_for(rabbit_store *d, rabbit_queue *q)
+{
+    uint64_t count;
+    bool shares = d->queue_count > d->queue_channels && d->held_count;
+    if (shares && q->is_declared && q->consumer_count == 0 &&
+        lp_rabbit_count(&d->in, LP_RABBIT_DECLARE, q->work, &count) == LAPSE_EUNKNOWN)
+        q->is_declared = false;
+}
+
 static int ask(rabbit_store *d, rabbit_queue *q)
 {
     q->looked = q->wanted > 0;
+    if (q->looked)
+        look_for(d, q);
     int code = q->looked ? lp_rabbit_use_queue(d, q) : LAPSE_OK;
     if (code < 0)
         return code;

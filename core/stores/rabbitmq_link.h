@@ -19,7 +19,7 @@
 
 #include "lapse.h"
 
-enum { LP_RABBIT_PREFIX_MAX = 64, LP_RABBIT_NAME_MAX = 255, LP_RABBIT_CHANNELS = 4 };
+enum { LP_RABBIT_PREFIX_MAX = 64, LP_RABBIT_NAME_MAX = 255, LP_RABBIT_CHANNELS = 64 };
 
 /* -- rabbitmq_url.c: what a URL says -- */
 

@@ -221,6 +221,36 @@ s.close()
     assert all(float(words[1]) >= 0.4 for words in lines)
 
 
+# -- Somebody deletes a queue -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("others", [1, 70])
+def test_a_deleted_queue_costs_nothing_that_is_held_of_others(server, url, others):
+    """Nobody consumes it at that moment, so that the broker tells nobody: whoever asks finds out, and
+    loses the channel by it."""
+    with lapse.Scheduler(url + "&lease=2m", workers=0) as s:
+        names = [f"other{n}" for n in range(others)]
+        for name in names:
+            s.schedule(f"of {name}", 0, queue=name)
+        held = [s.take(name, PATIENCE) for name in names]
+        assert [str(order) for order in held] == [f"of {name}" for name in names]
+        s.schedule("before", 0, queue="q")
+        s.take("q", PATIENCE).done()
+        work = f"{prefix_of(url)}.work.q"
+        until(lambda: server.queues("consumers")[work] == ["0"])
+        with server.connect() as connection:
+            connection.channel().queue_delete(work)
+        assert s.take("q", 0.5) is None
+        assert [s.holds(order) for order in held] == [True] * others
+        s.schedule("after", 0, queue="q")
+        assert (after := s.take("q", PATIENCE)) == "after"
+        after.done()
+        for order in held:
+            order.done()
+        until(lambda: s.stats()["done"] == others + 2)
+        assert s.stats()["pending"] == s.stats()["running"] == s.stats()["stale"] == 0
+
+
 # -- The broker blocks, and loses its patience ----------------------------------------------------------
 
 
