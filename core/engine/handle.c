@@ -240,12 +240,33 @@ int lp_queue_figures(lapse *s, const char *queue, lapse_queue_stats *out, bool a
     return code;
 }
 
+static bool count_letter(const lapse_info *info, void *arg)
+{
+    lapse_queue_stats *out = arg;
+    out->dead += strcmp(info->queue, out->queue) == 0;
+    return true;
+}
+
+/* Of a store that does not keep them by queue. */
+static int count_letters(lapse *s, lapse_queue_stats *out)
+{
+    out->dead = 0;
+    int64_t shown = lapse_each(s, LAPSE_STATE_DEAD, count_letter, out);
+    if (shown >= 0)
+        return LAPSE_OK;
+    out->pending = out->running = out->dead = 0;
+    out->oldest_due = 0;
+    return (int)shown;
+}
+
 int lapse_queue_statistics(lapse *s, const char *queue, lapse_queue_stats *out)
 {
     if (!out)
         return lp_fail(LAPSE_EINVAL, "lapse_queue_statistics: `out` is NULL");
     int code = lp_check_queue(queue);
-    return code < 0 ? code : lp_queue_figures(s, queue, out, true);
+    if (code == LAPSE_OK)
+        code = lp_queue_figures(s, queue, out, true);
+    return code == LAPSE_OK && out->dead == LP_UNCOUNTED ? count_letters(s, out) : code;
 }
 
 const char *lapse_queue_name(lapse *s, size_t n)

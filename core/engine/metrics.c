@@ -221,6 +221,8 @@ static void write_count(text *out, const lapse_queue_stats *q, size_t row)
 {
     uint64_t value;
     memcpy(&value, (const char *)q + queue_counts[row].offset, sizeof value);
+    if (value == LP_UNCOUNTED)
+        return;
     queue_label(out, queue_counts[row].name, q->queue);
     add(out, "} %llu\n", (unsigned long long)value);
 }

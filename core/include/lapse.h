@@ -632,14 +632,16 @@ typedef struct lapse_queue_stats {
     lapse_ns late_p50, late_p99, late_max; /* 0 in the 257th queue and later */
 } lapse_queue_stats;
 
-/* LAPSE_EUNKNOWN for a queue that never had an order or a handler; else as lapse_statistics. */
+/* LAPSE_EUNKNOWN for a queue that never had an order or a handler; else as lapse_statistics. A
+ * store that has its dead letters in one heap (RabbitMQ) is looked through for `dead`. */
 LAPSE_API int lapse_queue_statistics(lapse *s, const char *queue, lapse_queue_stats *out);
 
 /* The name of the queue number `n`, counting from 0, or NULL after the last. */
 LAPSE_API const char *lapse_queue_name(lapse *s, size_t n);
 
 /* Everything above as text in Prometheus' exposition format 0.0.4, for a metrics
- * endpoint; NULL on an error. What a durable store could not be asked is left out. Free it with lapse_free. */
+ * endpoint; NULL on an error. What a durable store could not be asked is left out, and so are dead
+ * letters by queue where they would have to be looked through. Free it with lapse_free. */
 LAPSE_API char *lapse_metrics(lapse *s);
 LAPSE_API void lapse_free(void *memory);
 

@@ -578,9 +578,14 @@ static int count_waiting(rabbit_store *d, uint64_t *sum)
     return code;
 }
 
-static int count_dead(rabbit_store *d, uint64_t *sum)
+/* Those of all queues lie together. What a walk here has shown is no other's, and counts. */
+static int count_dead(rabbit_store *d, bool of_one, uint64_t *sum)
 {
-    return add_count(d, name_dead(d), sum);
+    int code = add_count(d, name_dead(d), sum);
+    *sum += d->shown_count;
+    if (of_one && *sum)
+        *sum = LP_UNCOUNTED;
+    return code;
 }
 
 static uint64_t count_held(const rabbit_store *d, const rabbit_queue *of)
@@ -606,12 +611,12 @@ void lp_rabbit_count_all(rabbit_store *d, lp_job *j)
             c->pending += q->ready_count;
         }
     }
-    if (code == LAPSE_OK && !j->queue)
-        code = count_dead(d, &c->dead);
+    if (code == LAPSE_OK)
+        code = count_dead(d, j->queue, &c->dead);
     c->running = j->queue && !of ? 0 : count_held(d, of);
     c->dead_dropped = j->queue ? 0 : d->dead_dropped;
     if (code < 0)
         lp_job_fail(j, code);
-    else if (j->queue && !of)
+    else if (j->queue && !of && !c->dead)
         j->answer = LAPSE_EUNKNOWN;
 }

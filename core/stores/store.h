@@ -117,6 +117,9 @@ static inline void lp_request_init(lp_request *r, lp_op op)
 
 _Static_assert(offsetof(lp_request, answer) <= 80, "cleared by a few stores");
 
+/* As the dead letters of one queue: only a look at each of them would tell. */
+#define LP_UNCOUNTED UINT64_MAX
+
 typedef struct lp_counts {
     uint64_t pending, running, kept, dead, dead_dropped;
     lapse_ns oldest_due; /* store clock; LAPSE_FOREVER: none */

@@ -250,8 +250,7 @@ static inline void expect_queues_add_up(lapse *s, const lapse_stats *t)
     }
     ck_assert_uint_eq(all.pending, t->pending);
     ck_assert_uint_eq(all.running, t->running);
-    if (lapse_abilities(s) & LAPSE_CAN_LIST) /* Else they are not told apart. */
-        ck_assert_uint_eq(all.dead, t->dead);
+    ck_assert_uint_eq(all.dead, t->dead);
     ck_assert_uint_eq(all.started, t->started);
     ck_assert_uint_eq(all.done, t->done);
     ck_assert_uint_eq(all.failed, t->failed);

@@ -213,6 +213,94 @@ START_TEST(several_dead_letters_of_one_id)
 }
 END_TEST
 
+/* -- By queue: a walk chooses, ids and generations name -- */
+
+enum { OF_P = 37, OF_Q = 5 }; /* more than a walk shows at once */
+
+typedef struct chosen {
+    const char *queue;
+    struct {
+        char id[32];
+        int64_t generation;
+    } seen[OF_P];
+    int count;
+} chosen;
+
+static bool choose(const lapse_info *info, void *arg)
+{
+    chosen *c = arg;
+    if (strcmp(info->queue, c->queue) != 0)
+        return true;
+    snprintf(c->seen[c->count].id, sizeof c->seen->id, "%s", info->id);
+    c->seen[c->count++].generation = info->generation;
+    return c->count < OF_P;
+}
+
+static chosen letters_of(lapse *s, const char *queue)
+{
+    chosen c = {.queue = queue};
+    int64_t shown = lapse_each(s, LAPSE_STATE_DEAD, choose, &c);
+    ck_assert_msg(shown >= c.count, "%s", lapse_error_detail());
+    return c;
+}
+
+static void expect_letters(lapse *s, uint64_t p, uint64_t q)
+{
+    ck_assert_uint_eq(stats_of(s).dead, p + q);
+    ck_assert_uint_eq(queue_stats(s, "p").dead, p);
+    ck_assert_uint_eq(queue_stats(s, "q").dead, q);
+    ck_assert_uint_eq(stats_of(s).dead, p + q); /* To count them changes nothing. */
+}
+
+/* What the metrics say of a queue's dead letters, if they do, is right. */
+static void expect_metric(lapse *s, const char *queue, uint64_t count)
+{
+    char begins[64], whole[96];
+    snprintf(begins, sizeof begins, "\nlapse_queue_dead_letters{queue=\"%s\"}", queue);
+    snprintf(whole, sizeof whole, "%s %llu\n", begins, (unsigned long long)count);
+    char *text = lapse_metrics(s);
+    ck_assert_ptr_nonnull(text);
+    ck_assert_msg(!strstr(text, begins) || strstr(text, whole), "not %s", whole + 1);
+    ck_assert(count > 0 || strstr(text, whole)); /* Of none every store knows. */
+    lapse_free(text);
+}
+
+START_TEST(dead_letters_of_one_queue)
+{
+    rig r = fresh(_i, NULL);
+    player p, q;
+    player_open(&p, r.s, always_reject);
+    player_open(&q, r.s, always_reject);
+    handle(r.s, "p", &p, NULL);
+    handle(r.s, "q", &q, NULL);
+    expect_letters(r.s, 0, 0);
+    expect_metric(r.s, "p", 0);
+    put_batch(r.s, "p", "o", OF_P, 0);
+    put_batch(r.s, "q", "x", OF_Q, 0);
+    advance(&r, LAPSE_MS(1));
+    expect_letters(r.s, OF_P, OF_Q);
+    expect_metric(r.s, "p", OF_P);
+    expect_metric(r.s, "q", OF_Q);
+    ck_assert_int_eq(lapse_handle(r.s, "q", NULL, NULL, NULL, NULL), 0);
+    chosen of_q = letters_of(r.s, "q");
+    ck_assert_int_eq(of_q.count, OF_Q);
+    for (int i = 0; i < OF_Q; i++)
+        ck_assert_int_gt(lapse_requeue(r.s, of_q.seen[i].id, of_q.seen[i].generation, 0), 0);
+    expect_letters(r.s, OF_P, 0);
+    ck_assert_uint_eq(pending_in(r.s), OF_Q);
+    chosen of_p = letters_of(r.s, "p");
+    ck_assert_int_eq(of_p.count, OF_P);
+    for (int i = 1; i < OF_P; i++)
+        ck_assert_int_eq(lapse_purge(r.s, of_p.seen[i].id, of_p.seen[i].generation), 1);
+    expect_letters(r.s, 1, 0);
+    ck_assert_str_eq(only_letter(r.s).id, of_p.seen[0].id);
+    expect_books(r.s);
+    player_close(&p);
+    player_close(&q);
+    rig_close(&r);
+}
+END_TEST
+
 START_TEST(purge_deletes_for_good)
 {
     rig r = fresh(_i, NULL);
@@ -433,6 +521,7 @@ static void fill_suite(Suite *suite)
     ADD_FOR_STORES(group, requeue_starts_anew);
     ADD_FOR_STORES(group, requeue_has_errors);
     ADD_FOR_STORES(group, several_dead_letters_of_one_id);
+    ADD_FOR_STORES(group, dead_letters_of_one_queue);
     ADD_FOR_STORES(group, purge_deletes_for_good);
     ADD_FOR_STORES(group, a_visitor_may_requeue_and_purge);
     ADD_FOR_STORES(group, on_dead_may_replay);
