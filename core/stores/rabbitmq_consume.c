@@ -53,6 +53,7 @@ static rabbit_message *take_ready(rabbit_queue *q, rabbit_message **at)
 void lp_rabbit_take_in(rabbit_store *d, rabbit_message *m)
 {
     if (m->channel == LP_RABBIT_LOOK) {
+        lp_rabbit_name_message(m);
         rabbit_message **end = &d->looked;
         while (*end)
             end = &(*end)->next;

@@ -88,6 +88,8 @@ typedef struct rabbit_message {
     uint64_t number;   /* of a returned one: what it was published as */
     int64_t redeliveries;
 
+    char made_up[24]; /* the id of one that has none */
+
     size_t want; /* bytes of the payload that have not come yet */
     char *text;
     unsigned char *body;
@@ -103,6 +105,10 @@ void lp_rabbit_free_message(rabbit_message *m);
 
 /* Read its properties; false without memory. */
 bool lp_rabbit_read_properties(rabbit_message *m, const amqp_basic_properties_t *p);
+
+/* Among dead letters there may be messages without an id that an order can have. Each is named by a
+ * number made of what it says, the same at each look; equal ones have one name. */
+void lp_rabbit_name_message(rabbit_message *m);
 
 /* Write an order's. `room` must live as long as `out`. */
 enum { LP_RABBIT_HEADERS = 16 };

@@ -188,6 +188,28 @@ bool lp_rabbit_read_properties(rabbit_message *m, const amqp_basic_properties_t 
     return true;
 }
 
+/* -- Without an id -- */
+
+static uint64_t add_to_hash(uint64_t h, const void *bytes, size_t len)
+{
+    const unsigned char *at = bytes;
+    for (size_t i = 0; i < len; i++)
+        h = (h ^ at[i]) * UINT64_C(1099511628211); /* FNV-1a */
+    return h;
+}
+
+void lp_rabbit_name_message(rabbit_message *m)
+{
+    rabbit_order *o = &m->order;
+    if (o->id_len > 0 && o->id_len <= LAPSE_ID_MAX && !memchr(o->id, '\0', o->id_len))
+        return;
+    uint64_t h = add_to_hash(UINT64_C(14695981039346656037), o->id, o->id_len);
+    h = add_to_hash(h, o->payload, o->payload_len);
+    o->id_len =
+        (size_t)snprintf(m->made_up, sizeof m->made_up, "?%016llx", (unsigned long long)h);
+    o->id = m->made_up;
+}
+
 /* -- Writing -- */
 
 static amqp_bytes_t bytes(const char *at, size_t len)

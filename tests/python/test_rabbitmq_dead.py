@@ -1,6 +1,9 @@
 """Dead letters of the RabbitMQ store: for each of the broker's reasons and for ours, listed and
 requeued through lapse."""
 
+import json
+import subprocess
+import sys
 import time
 
 import lapse
@@ -252,3 +255,74 @@ def test_a_message_of_somebody_else_among_them_holds_up_nothing(server, url, s):
     requeue_ids = [info.id for info in s.orders(State.DEAD)]
     assert requeue_ids.count("o") == 1
     assert s.requeue("o") > 0
+
+
+# -- Some of them -----------------------------------------------------------------------------------
+
+
+def tool(url, *words):
+    """What the command line says, which knows of no queue here."""
+    command = [sys.executable, "-m", "lapse", *words, "--url", url, "--json"]
+    done = subprocess.run(command, capture_output=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def reject(order):
+    raise lapse.Reject("no")
+
+
+def test_those_of_one_queue_are_counted_listed_requeued_and_purged(url, s):
+    with lapse.Scheduler(url, workers=1) as consumer:
+        for queue, count in (("a", 20), ("b", 3)):
+            consumer.handle(queue, reject)
+            consumer.schedule_many([(f"{queue}{n}", 0, None, None, queue) for n in range(count)])
+        dead(s, 23)
+        assert consumer.queue_stats("a")["dead"] == 20 and consumer.queue_stats("b")["dead"] == 3
+        assert "lapse_queue_dead_letters{" not in consumer.metrics()
+        assert 'lapse_orders{state="dead"} 23' in consumer.metrics()
+        seen = 0
+        for info in consumer.orders(State.DEAD):
+            seen += info.queue == "b"
+        assert seen == 3
+    assert sorted(row["id"] for row in tool(url, "dead", "--queue", "b")) == ["b0", "b1", "b2"]
+    assert tool(url, "dead", "--queue", "nobody's") == []
+    assert tool(url, "requeue", "--all", "--queue", "b") == [{"requeued": 3, "failed": 0}]
+    assert s.queue_stats("")["dead"] == 0 and s.stats()["dead"] == 20
+    with Consumer(url, "b") as c:
+        until(lambda: sorted(c.ids()) == ["b0", "b1", "b2"])
+    assert tool(url, "purge", "--all", "--queue", "b", "--yes") == [{"purged": 0, "failed": 0}]
+    assert tool(url, "purge", "--all", "--queue", "a", "--yes") == [{"purged": 20, "failed": 0}]
+    assert s.stats()["dead"] == 0
+
+
+def test_one_without_an_id_has_a_name(server, url, s):
+    """Of a shop's own queue: what lapse could not take for an order, and what others have put there."""
+    work = f"{prefix_of(url)}-work"
+    bodies = [b"x" * 300, b"y" * 300, b""]
+    with server.connect() as connection:
+        channel = connection.channel()
+        channel.queue_declare(work, durable=True)
+        for body in bodies:
+            channel.basic_publish("", work, body)
+        channel.basic_publish("", f"{prefix_of(url)}.dead", b"not ours")
+    with lapse.Scheduler(f"{url}&work={work}&queue=close", workers=1) as consumer:
+        consumer.handle("close", lambda order: None)
+        until(lambda: s.stats()["dead"] == 4)
+    found = {info.payload: info for info in s.orders(State.DEAD)}
+    assert set(found) == {*bodies, b"not ours"}
+    names = {body: info.id for body, info in found.items()}
+    assert len(set(names.values())) == 4 and all(len(id) == 17 and id[0] == "?" for id in names.values())
+    assert [info.queue for info in found.values()].count("close") == 3
+    assert names == {info.payload: info.id for info in s.orders(State.DEAD)}
+    assert s.purge("?0123456789abcdef") == 0
+    assert s.purge(names[b""]) == 1
+    assert s.requeue(names[b"not ours"]) > 0
+    order = s.take("", 10)
+    assert order == names[b"not ours"] and order.payload == b"not ours"
+    order.done()
+    assert s.requeue(names[bodies[0]]) > 0
+    assert (order := s.take("close", 10)).payload == bodies[0] and order.attempt == 1
+    order.done()
+    assert tool(url, "purge", "--all", "--queue", "close", "--yes") == [{"purged": 1, "failed": 0}]
+    assert s.stats()["dead"] == 0
