@@ -99,6 +99,11 @@ static int unreachable(const rabbit_settings *s, int status)
         return untrusted(s, "that is not trusted: name its CA with the URL option cacert");
     if (status == AMQP_STATUS_SSL_HOSTNAME_VERIFY_FAILED)
         return untrusted(s, "for another name: use a host name that stands in it, not an address");
+    if (status == AMQP_STATUS_SOCKET_ERROR) /* The client library does not say which. */
+        return lp_fail(LAPSE_EOFFLINE,
+                       "RabbitMQ at %s:%u cannot be reached: the connection is refused, or there "
+                       "is no way to it; see that it runs, and that host and port are right",
+                       lp_text_quote(s->host, strnlen(s->host, 120)), s->port);
     return lp_fail(LAPSE_EOFFLINE, "RabbitMQ at %s:%u cannot be reached: %s",
                    lp_text_quote(s->host, strnlen(s->host, 120)), s->port,
                    amqp_error_string2(status));

@@ -196,8 +196,8 @@ static void close_store(lp_durable *durable)
 
 static int open_inside(ticket_store *d, lp_store_config *config, const char *url)
 {
-    lp_store_kind kind;
-    int code = lp_store_find(url, &kind);
+    lp_store_kind kind = {NULL, NULL};
+    int code = strchr(url, ':') ? lp_store_find(url, &kind) : LAPSE_OK; /* Else it is no URL. */
     if (code < 0)
         return code;
     if (!kind.durable || strncmp(url, "amqp", 4) == 0)

@@ -59,8 +59,16 @@ static int read_fixed(const lp_url_option *option, rabbit_settings *out)
     return LAPSE_OK;
 }
 
-static int read_own(const lp_url_option *option, rabbit_settings *out)
+static int read_ticket(const lp_url_option *option, rabbit_settings *out)
 {
+    if (option->value_len == 0)
+        return lp_url_refuse(option, "the URL of the store that keeps the orders, %-encoded");
+    return lp_url_decoded(option, "ticket", &out->ticket);
+}
+
+static int read_own(const lp_url_option *option, void *arg)
+{
+    rabbit_settings *out = arg;
     int code = lp_rabbit_read_shop(option, &out->shop);
     if (code <= 0)
         return code;
@@ -69,7 +77,7 @@ static int read_own(const lp_url_option *option, rabbit_settings *out)
     if (lp_url_is(option, "fixed"))
         return read_fixed(option, out);
     if (lp_url_is(option, "ticket"))
-        return lp_url_decoded(option, "ticket", &out->ticket);
+        return read_ticket(option, out);
     out->poll_given = out->poll_given || lp_url_is(option, "poll");
     if (lp_url_is(option, "poll"))
         return lp_url_duration(option, LAPSE_MS(1), LAPSE_HOURS(1), &out->poll);
@@ -87,27 +95,10 @@ static int read_own(const lp_url_option *option, rabbit_settings *out)
         return read_text(option, &out->key);
     if (lp_url_is(option, "verify"))
         return read_verify(option, &out->verify);
-    return lp_fail(LAPSE_EURL,
-                   "amqp: has no option %s: use prefix, fixed, ticket, timeout, heartbeat, poll, "
-                   "new, cacert, cert, key, verify, work, queue, delay_exchange, routing_key, ttl, "
-                   "expiration, id, max_dead, lease, stuck_after",
-                   lp_text_quote(option->name, option->name_len < 40 ? option->name_len : 40));
-}
-
-static int read_options(lp_store_config *config, rabbit_settings *out)
-{
-    const char *p = lp_url_query(config->url);
-    lp_url_option option;
-    while (lp_url_next(&p, &option)) {
-        int code = LAPSE_OK;
-        if (option.name_len || option.value_len)
-            code = lp_url_common(&option, config);
-        if (code > 0)
-            code = read_own(&option, out);
-        if (code < 0)
-            return code;
-    }
-    return LAPSE_OK;
+    return lp_url_unknown(
+        option, "amqp",
+        "prefix, fixed, ticket, timeout, heartbeat, poll, new, cacert, cert, key, verify, work, "
+        "queue, delay_exchange, routing_key, ttl, expiration, id, max_dead, lease, stuck_after");
 }
 
 /* A broker cannot count what is on its way in several queues as one step of publishing. */
@@ -167,7 +158,7 @@ int lp_rabbit_read_url(lp_store_config *config, rabbit_settings *out)
     code = take_place(&place, out);
     lp_url_free_place(&place);
     if (code == LAPSE_OK)
-        code = read_options(config, out);
+        code = lp_url_read_options(config, read_own, out);
     if (code == LAPSE_OK)
         code = check_limits(config, out);
     if (code == LAPSE_OK)

@@ -41,6 +41,13 @@ def test_p62_the_first_connection_fails(proxy, through):
     server_cases.the_first_connection_fails(proxy, through)
 
 
+def test_a_refused_connection_says_where_and_what_to_do(proxy, through):
+    proxy.refuse()
+    port = through.split(":")[3].split("/")[0]
+    with pytest.raises(lapse.Offline, match=f"127.0.0.1.*:{port} cannot be reached.*refused.*port"):
+        lapse.Scheduler(through)
+
+
 def test_cut_again_and_again_loses_nothing(proxy, through):
     """What was answered runs; what was not known runs or does not."""
     with Consumer(through) as c:

@@ -181,7 +181,9 @@ def test_two_consumers_run_each_order_once(url):
 @pytest.mark.parametrize(
     "ticket, words",
     [
+        ("", 'option "ticket" .*URL of the store that keeps the orders'),
         ("memory:", "keeps the orders"),
+        ("orders.db", "ticket= names a store that keeps the orders"),
         ("amqp://localhost/", "keeps the orders"),
         ("nowhere:", "not the scheme of a store: use memory:, sqlite:, postgresql:, redis: or amqp:"),
         ("sqlite:///no/such/folder/x.db", "folder"),
