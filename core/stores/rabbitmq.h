@@ -147,9 +147,9 @@ typedef struct rabbit_store {
     rabbit_queue **queues;
     size_t queue_count, queue_room;
     size_t queue_channels; /* that the broker allows for them */
-    lapse_ns ahead;       /* UTC minus the scheduler's clock, when the connection was made */
-    lapse_ns turn_at;     /* lp_clock_monotonic when the turn began */
-    lapse_ns breathed_at; /* and when both links were last read in it */
+    lapse_ns ahead;        /* UTC minus the scheduler's clock, when the connection was made */
+    lapse_ns turn_at;      /* lp_clock_monotonic when the turn began */
+    lapse_ns breathed_at;  /* and when both links were last read in it */
     bool base_is_declared;
     int levels; /* of the ladder that are declared */
     lapse_ns level_settles[LP_RABBIT_LEVELS + 1], dead_settles;

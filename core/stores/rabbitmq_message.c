@@ -205,8 +205,7 @@ void lp_rabbit_name_message(rabbit_message *m)
         return;
     uint64_t h = add_to_hash(UINT64_C(14695981039346656037), o->id, o->id_len);
     h = add_to_hash(h, o->payload, o->payload_len);
-    o->id_len =
-        (size_t)snprintf(m->made_up, sizeof m->made_up, "?%016llx", (unsigned long long)h);
+    o->id_len = (size_t)snprintf(m->made_up, sizeof m->made_up, "?%016llx", (unsigned long long)h);
     o->id = m->made_up;
 }
 

@@ -39,8 +39,8 @@ static int send(rabbit_store *d, round *r, rabbit_message *m)
 
 static int pass_on(rabbit_store *d, round *r, rabbit_message *m)
 {
-    bool moves = (is_used(d, m) || lp_rabbit_is_worn(m)) &&
-                 !lp_rabbit_is_too_large(d, m->order.payload_len);
+    bool moves =
+        (is_used(d, m) || lp_rabbit_is_worn(m)) && !lp_rabbit_is_too_large(d, m->order.payload_len);
     int code = moves ? send(d, r, m) : LAPSE_OK;
     if (moves && code == LAPSE_OK)
         return code;

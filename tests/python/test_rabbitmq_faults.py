@@ -1,4 +1,4 @@
-"""The RabbitMQ store while the link drops, the broker dies, blocks or closes a channel."""
+"""The RabbitMQ store while the link drops, the broker dies, refuses or closes a channel."""
 
 import subprocess
 import sys
@@ -258,22 +258,7 @@ def test_a_deleted_queue_costs_nothing_that_is_held_of_others(server, url, other
         assert s.stats()["pending"] == s.stats()["running"] == s.stats()["stale"] == 0
 
 
-# -- The broker blocks, and loses its patience ----------------------------------------------------------
-
-
-def test_a_broker_without_memory_refuses_and_goes_on(server, url):
-    with Consumer(url + "&timeout=1s") as c:
-        place(c.s, "o", 5, 2)
-        server.ctl("set_vm_memory_high_watermark", "absolute", "1")
-        try:
-            with pytest.raises((lapse.System, lapse.Offline, lapse.Unsure)):
-                for i in range(1000):
-                    c.s.schedule(f"blocked{i}", 3600, queue="q")
-            until(lambda: len(c.ran) >= 5)  # What is there is consumed all the same.
-        finally:
-            server.ctl("set_vm_memory_high_watermark", "0.4")
-        try_schedule(c.s, "after")
-        until(lambda: "after" in c.ids())
+# -- The broker refuses, and loses its patience ----------------------------------------------------------
 
 
 def test_a_lease_that_cannot_be_ended_does_not_keep_the_driver_busy(server, url):
