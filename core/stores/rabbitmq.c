@@ -27,8 +27,9 @@ static uint16_t channel_of(const rabbit_store *d, const rabbit_queue *q)
 {
     if (q->is_shops)
         return LP_RABBIT_SHOP;
-    size_t n = d->queue_channels;
-    return n ? (uint16_t)(LP_RABBIT_OF_QUEUES + q->number % n) : LP_RABBIT_CONSUME;
+    if (d->queue_channels == 0)
+        return LP_RABBIT_CONSUME;
+    return (uint16_t)(LP_RABBIT_OF_QUEUES + q->number % d->queue_channels);
 }
 
 /* Of a new connection: nothing has come on any yet. */
