@@ -11,18 +11,14 @@ from consumer import offline
 from support import PATIENCE, of_debian, rounds, until
 
 of_debian("pika")
+from rabbitmq_server import Server  # noqa: E402: it needs pika
 
-pytest_plugins = ["rabbitmq_fixtures"]
+SERVER = Server
 
 ALARMS = {
     "memory": ("set_vm_memory_high_watermark", ("absolute", "1"), ("0.4",)),
     "disk": ("set_disk_free_limit", ("1000000000000000",), ("20000000",)),
 }
-
-
-@pytest.fixture
-def url(server):
-    return server.place()
 
 
 class Alarm:

@@ -12,7 +12,6 @@ from support import PATIENCE, of_debian, until
 pika = of_debian("pika")
 from rabbitmq_server import Server, prefix_of  # noqa: E402: it needs pika
 
-pytest_plugins = ["rabbitmq_fixtures"]
 LIMIT = 100_000
 
 
@@ -32,11 +31,6 @@ def limit(server):
 
     yield set_limit
     set_limit(LIMIT)
-
-
-@pytest.fixture
-def url(server):
-    return server.place()
 
 
 def channels(server):
