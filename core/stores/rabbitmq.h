@@ -61,10 +61,10 @@ typedef struct rabbit_queue {
     rabbit_message *ready;
     unsigned ready_count;
 
-    unsigned held;          /* and claimed, here */
-    lapse_ns takes;         /* how long one is held, lately; 0: not known */
-    bool spare;             /* as in lp_want */
-    unsigned acks;          /* lately, and when the last was; lp_clock_monotonic */
+    unsigned held;  /* and claimed, here */
+    lapse_ns takes; /* how long one is held, lately; 0: not known */
+    bool spare;     /* as in lp_want */
+    unsigned acks;  /* lately, and when the last was; lp_clock_monotonic */
     lapse_ns acked_at;
     lapse_ns careful_until; /* lp_clock_monotonic */
 
