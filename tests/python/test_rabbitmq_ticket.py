@@ -206,3 +206,32 @@ def test_a_broker_that_refuses_us_is_an_error(server, truth):
     with pytest.raises(lapse.System, match="refuses") as caught:
         lapse.Scheduler(f"{wrong}&ticket={quote(truth, safe='')}")
     assert "s3cret" not in str(caught.value)
+
+
+def test_a_requeued_dead_letter_wakes_who_would_have_slept_on(deaf_url):
+    tried = []
+
+    def close(order):
+        tried.append(order.attempt)
+        if len(tried) == 1:
+            raise lapse.Reject("no such order")
+
+    with lapse.Scheduler(deaf_url, workers=1) as c, lapse.Scheduler(deaf_url, workers=0) as other:
+        c.handle("q", close)
+        other.schedule("o", 0, queue="q")
+        until(lambda: other.stats()["dead"] == 1)
+        assert other.requeue("o", 0.3) > 0
+        until(lambda: tried == [1, 1])
+
+
+def test_an_order_that_was_taken_and_is_given_back_wakes_another(deaf_url):
+    """Its holder is closed without having ended it."""
+    first = lapse.Scheduler(deaf_url, workers=0)
+    first.schedule("o", 0, queue="q")
+    claim = first.take("q", PATIENCE)
+    assert claim == "o"
+    with Consumer(deaf_url) as c:
+        place(c.s, "warm", 1, 0)
+        until(lambda: c.ids() == ["warm0"])
+        first.close()
+        until(lambda: c.ids() == ["warm0", "o"])
