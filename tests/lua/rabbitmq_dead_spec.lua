@@ -1,5 +1,5 @@
--- Dead letters of the RabbitMQ store from Lua, for each of the broker's reasons and of ours; and with
--- ticket= every answer, from two schedulers.
+-- Dead letters of the RabbitMQ store from Lua, for each of the broker's reasons and of ours; and
+-- with ticket= every answer, from two schedulers.
 -- tiers: full
 
 local assert = require "luassert"
@@ -23,12 +23,14 @@ describe("RabbitMQ", function()
     setup(function()
         folder = read "mktemp -d"
         local self = assert(io.open "/proc/self/stat") -- The server ends with this process.
-        base = read(("%s/../servers/rabbitmq start %s/server %d"):format(here, folder, self:read "*n"))
+        base = read(("%s/../servers/rabbitmq start %s/server %d"):format(
+            here, folder, self:read "*n"))
         self:close()
     end)
 
     teardown(function()
-        os.execute(("%s/../servers/rabbitmq stop %s/server; rm -rf %s"):format(here, folder, folder))
+        os.execute(("%s/../servers/rabbitmq stop %s/server; rm -rf %s"):format(
+            here, folder, folder))
     end)
 
     before_each(function()
@@ -51,7 +53,7 @@ describe("RabbitMQ", function()
         local s = assert(lapse.new(url))
         local seen = {}
         s:handle(queue, function(id, order)
-            seen[#seen + 1] = ("%s %d %s"):format(id, order.attempt, order.payload or "")
+            seen[#seen + 1] = id .. " " .. order.attempt .. " " .. (order.payload or "")
             if #seen == count then
                 s:stop()
             end
@@ -64,14 +66,16 @@ describe("RabbitMQ", function()
 
     it("has its own dead letters listed and requeued", function()
         assert.is_truthy(build)
-        local made = ("PYTHONPATH=%s/python:%s/../python /usr/bin/python3 -B %s/../python/rabbitmq_deaths.py '%s' 2>&1")
-            :format(build, here, here, url)
+        local made = ("PYTHONPATH=%s/python %s %s/../python/rabbitmq_deaths.py '%s' 2>&1"):format(
+            build, "/usr/bin/python3 -B", here, url)
         local finish = support.start_script(("io.write(io.popen(%q):read '*a')"):format(made))
         local said = finish()
         local s = assert(lapse.new(url))
         local found, ids = dead_in(s)
         assert.are.equal("delivery_limit expired maxlen rejected", ids, said)
-        local reasons = { rejected = "rejected", expired = "expired", maxlen = "maxlen", delivery_limit = "lost" }
+        local reasons = {
+            rejected = "rejected", expired = "expired", maxlen = "maxlen", delivery_limit = "lost",
+        }
         for id, reason in pairs(reasons) do
             local info = found[id]
             assert.are.same({ reason, "q", "\0" .. id }, { info.reason, info.queue, info.payload })
@@ -125,7 +129,9 @@ describe("RabbitMQ", function()
         assert(s:put { id = "clock", queue = "clock" })
         assert(s:run())
         table.sort(told)
-        assert.are.same({ "expired expired", "failed failed", "lost lost", "rejected rejected" }, told)
+        assert.are.same({
+            "expired expired", "failed failed", "lost lost", "rejected rejected",
+        }, told)
         s:close(10)
 
         s = assert(lapse.new(url))
