@@ -556,30 +556,37 @@ START_TEST(no_number_of_looks_wears_out_a_dead_letter)
 }
 END_TEST
 
+static const char *const given_up[] = {"rejected", "expired", "maxlen", "delivery_limit"};
+
+/* Queues of a shop's, each of which gives up an order for one of the broker's reasons: its id. */
+static void have_given_up(bench *b, char names[4][128])
+{
+    const char *prefix = inside(b)->settings.prefix;
+    for (int i = 0; i < 4; i++)
+        snprintf(names[i], 128, "%s.theirs.%s", prefix, given_up[i]);
+    declare_theirs(b, names[0], NULL, 0);
+    declare_theirs(b, names[1], "x-message-ttl", 10);
+    declare_theirs(b, names[2], "x-max-length", 1);
+    declare_theirs(b, names[3], "x-delivery-limit", 1);
+    for (int i = 0; i < 4; i++)
+        publish_to(b, names[i], given_up[i]);
+    publish_to(b, names[2], "next"); /* The first gives way. */
+    refuse_one(b, names[0], false);
+    refuse_one(b, names[3], true);
+    refuse_one(b, names[3], true);
+    await_dead(b, 4);
+}
+
 /* The broker's own reasons, as any queue that dead-letters to ours brings them; and ours. */
 START_TEST(dead_letters_say_why)
 {
     static const lapse_reason reasons[] = {LAPSE_REASON_REJECTED, LAPSE_REASON_EXPIRED,
                                            LAPSE_REASON_MAXLEN, LAPSE_REASON_LOST};
-    static const char *const words[] = {"rejected", "expired", "maxlen", "delivery_limit"};
     bench b;
     place p = new_place(_i, NULL);
     open_bench(&b, &p);
-    const char *prefix = inside(&b)->settings.prefix;
     char names[4][128];
-    for (int i = 0; i < 4; i++)
-        snprintf(names[i], sizeof names[i], "%s.theirs.%s", prefix, words[i]);
-    declare_theirs(&b, names[0], NULL, 0);
-    declare_theirs(&b, names[1], "x-message-ttl", 10);
-    declare_theirs(&b, names[2], "x-max-length", 1);
-    declare_theirs(&b, names[3], "x-delivery-limit", 1);
-    for (int i = 0; i < 4; i++)
-        publish_to(&b, names[i], words[i]);
-    publish_to(&b, names[2], "next"); /* The first gives way. */
-    refuse_one(&b, names[0], false);
-    refuse_one(&b, names[3], true);
-    refuse_one(&b, names[3], true);
-    await_dead(&b, 4);
+    have_given_up(&b, names);
     lapse_info infos[8] = {{.id = NULL}};
     uint64_t cursor = 0;
     lp_job j = {
@@ -587,11 +594,11 @@ START_TEST(dead_letters_say_why)
     ck_assert_int_eq(ask(&b, &j), 4);
     for (int i = 0; i < 4; i++) {
         int k = 0;
-        while (k < 4 && strcmp(infos[i].id, words[k]) != 0)
+        while (k < 4 && strcmp(infos[i].id, given_up[k]) != 0)
             k++;
         ck_assert_int_lt(k, 4);
         ck_assert_int_eq(infos[i].reason, reasons[k]);
-        ck_assert_ptr_nonnull(strstr(infos[i].error, words[k]));
+        ck_assert_ptr_nonnull(strstr(infos[i].error, given_up[k]));
         ck_assert_ptr_nonnull(strstr(infos[i].error, names[k]));
         lapse_info_free(&infos[i]);
     }
@@ -605,6 +612,43 @@ START_TEST(dead_letters_say_why)
     lp_job purge = {.op = LP_PURGE, .id = "expired", .id_len = 7};
     ck_assert_int_eq(ask(&b, &purge), 1);
     ck_assert_uint_eq(count(&b, "dead"), 3);
+    close_bench(&b);
+}
+END_TEST
+
+/* Whoever gave an order up, and for whatever reason, it is requeued like any other. */
+START_TEST(each_dead_letter_is_requeued)
+{
+    static const lapse_reason ours[] = {LAPSE_REASON_FAILED, LAPSE_REASON_REJECTED,
+                                        LAPSE_REASON_EXPIRED, LAPSE_REASON_LOST};
+    static const char *const ids[] = {"we-failed", "we-rejected", "we-expired", "we-lost"};
+    bench b;
+    char names[4][128];
+    place p = new_place(_i, NULL);
+    open_bench(&b, &p);
+    have_given_up(&b, names);
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_gt(put_at(&b, "q", ids[i], 0, NULL), 0);
+        lp_loan *l = claim(&b, "q");
+        lp_job die = {.op = LP_DIE, .fence = l->fence, .reason = ours[i], .counted = true};
+        ck_assert_int_eq(ask(&b, &die), 0);
+        free(l);
+    }
+    await_dead(&b, 8);
+    for (int i = 0; i < 8; i++) {
+        const char *id = i < 4 ? given_up[i] : ids[i - 4];
+        lp_job again = {
+            .op = LP_REQUEUE, .id = id, .id_len = strlen(id), .due = lp_clock_now(NULL)};
+        ck_assert_msg(ask(&b, &again) > 0, "%s: %s", id, again.detail);
+        lp_loan *l = claim(&b, "q");
+        ck_assert_str_eq(l->id, id);
+        ck_assert_int_eq(l->attempt, 1);
+        ck_assert_int_eq(settle_as(&b, l, LP_END), 0);
+        free(l);
+        ck_assert_int_eq(ask(&b, &again), LAPSE_EUNKNOWN);
+        free(again.detail);
+    }
+    await_dead(&b, 0);
     close_bench(&b);
 }
 END_TEST
@@ -852,6 +896,7 @@ static void fill_suite(Suite *suite)
     ADD_FOR_STORES(group, the_dead_letters_may_be_deleted);
     ADD_FOR_STORES(group, an_exchange_may_be_deleted);
     ADD_FOR_STORES(group, dead_letters_say_why);
+    ADD_FOR_STORES(group, each_dead_letter_is_requeued);
     ADD_FOR_STORES(group, a_death_of_any_size_is_clipped);
     ADD_FOR_STORES(group, no_number_of_looks_wears_out_a_dead_letter);
     ADD_FOR_STORES(group, a_full_queue_is_said);
