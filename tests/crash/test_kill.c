@@ -450,7 +450,7 @@ static long check_deliveries(tape *ran, FILE *lines)
         *strchr(line, '\n') = '\0';
         lapse_ns patience = boot_now() + LIMIT;
         while (tape_runs(ran, line) == 0 && boot_now() < patience)
-            ck_assert_int_ge(poll(NULL, 0, 1), 0);
+            ck_assert_int_ge(poll(NULL, 0, 1), 0); /* sleeps: the store's time */
         ck_assert_msg(tape_runs(ran, line) > 0, "%s was accepted and is lost", line);
         count++;
     }
