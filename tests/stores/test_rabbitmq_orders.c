@@ -137,14 +137,22 @@ START_TEST(p66_random_delays)
     player_open(&pl, r.s, NULL);
     handle(r.s, "q", &pl, NULL);
     ck_assert_int_eq(lapse_start(r.s, 2), 0);
+    static lapse_ns due[1000];
     for (int i = 0; i < orders; i++) {
         char id[16];
         snprintf(id, sizeof id, "o%d", i);
-        put(r.s, "q", id, LAPSE_SECONDS(1) + LAPSE_MS(random() % ((most - 1) * 1000)));
+        lapse_ns delay = LAPSE_SECONDS(1) + LAPSE_MS(random() % ((most - 1) * 1000));
+        due[i] = lapse_now(r.s) + delay;
+        put(r.s, "q", id, delay);
     }
     for (int i = 0; i < 120 && tape_count(&pl.ran) < (uint64_t)orders; i++)
         sleep(1); /* sleeps: orders wait in the broker for their time */
     ck_assert_uint_eq(tape_count(&pl.ran), (uint64_t)orders);
+    for (int i = 0; i < orders; i++) {
+        const tape_entry *e = &pl.ran.entries[i];
+        ck_assert_uint_eq(tape_runs(&pl.ran, e->id), 1);
+        ck_assert_int_ge(e->now, due[atoi(e->id + 1)]);
+    }
     qsort(pl.ran.entries, (size_t)orders, sizeof *pl.ran.entries, by_late);
     printf("rabbitmq: %d orders late by %.1f ms in the middle, %.1f ms at most\n", orders,
            (double)pl.ran.entries[orders / 2].late * 1e-6,
