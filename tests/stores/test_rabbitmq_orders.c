@@ -251,29 +251,34 @@ START_TEST(p14_a_far_order_is_parked)
 }
 END_TEST
 
-/* One that comes too early, as from a ladder that is shorter than its delay, is put back. */
-START_TEST(what_comes_early_is_put_back)
+/* One that comes too early, as from a ladder that is shorter than its delay, is put back; or kept, if
+ * that is by a moment only: the broker's clock is not ours. */
+START_TEST(what_comes_early_is_not_started)
 {
+    static const int early[] = {1200, 240, 200, 100, 30}; /* ms */
     bench b;
     place p = new_place(_i, NULL);
     open_bench(&b, &p);
     rabbit_store *d = inside(&b);
     lp_want w = {.queues = (const char *const[]){"q"}, .queue_count = 1, .most = 1};
     lp_loan *l;
-    ck_assert_int_eq(run(&b, NULL, &w, &l), 0);
-    lapse_ns due = lp_clock_wall(NULL) + LAPSE_MS(1200);
-    rabbit_order o = {
-        .id = "o", .id_len = 1, .queue = "q", .due = due, .generation = 7, .attempt = 1};
     char work[LP_RABBIT_NAME_MAX + 1];
     lp_rabbit_name(work, d->settings.prefix, "work.q");
-    ck_assert_int_eq(lp_rabbit_publish(&d->out, LP_RABBIT_PUBLISH, "", work, &o, ++d->published),
-                     0);
-    l = claim(&b, "q");
-    ck_assert_int_ge(lp_clock_wall(NULL), due);
-    ck_assert_int_eq(l->generation, 7);
-    ck_assert_int_eq(l->attempt, 2);
-    ck_assert_int_eq(settle_as(&b, l, LP_END), 0);
-    free(l);
+    for (int i = 0; i < 5; i++) {
+        ck_assert_int_eq(run(&b, NULL, &w, &l), 0);
+        ck_assert_ptr_null(l);
+        lapse_ns due = lp_clock_wall(NULL) + LAPSE_MS(early[i]);
+        rabbit_order o = {
+            .id = "o", .id_len = 1, .queue = "q", .due = due, .generation = 7, .attempt = 1};
+        ck_assert_int_eq(
+            lp_rabbit_publish(&d->out, LP_RABBIT_PUBLISH, "", work, &o, ++d->published), 0);
+        l = claim(&b, "q");
+        ck_assert_int_ge(lp_clock_wall(NULL), due);
+        ck_assert_int_eq(l->generation, 7);
+        ck_assert_int_eq(l->attempt, 2);
+        ck_assert_int_eq(settle_as(&b, l, LP_END), 0);
+        free(l);
+    }
     close_bench(&b);
 }
 END_TEST
@@ -897,7 +902,7 @@ static void fill_suite(Suite *suite)
     ADD_FOR_STORES(group, a_delay_in_use_has_a_queue_of_its_own);
     ADD_FOR_STORES(group, a_batch_has_no_queue_of_its_own);
     ADD_FOR_STORES(group, p14_a_far_order_is_parked);
-    ADD_FOR_STORES(group, what_comes_early_is_put_back);
+    ADD_FOR_STORES(group, what_comes_early_is_not_started);
     group = add_group(suite, "refused, dead");
     ADD_FOR_STORES(group, what_has_no_queue_is_said);
     ADD_FOR_STORES(group, what_is_unrouted_is_kept_and_comes_back);
