@@ -233,3 +233,12 @@ def test_an_order_that_was_taken_and_is_given_back_wakes_another(deaf_url):
         until(lambda: c.ids() == ["warm0"])
         first.close()
         until(lambda: c.ids() == ["warm0", "o"])
+
+
+def test_what_is_scheduled_while_a_consumer_begins_to_wait_is_not_slept_on(deaf_url):
+    """Between its look and its binding it is woken by nobody."""
+    with lapse.Scheduler(deaf_url, workers=0) as other:
+        for n in range(rounds(15, 40, 200)):
+            with Consumer(deaf_url) as c:
+                other.schedule(f"o{n}", 0, queue="q")
+                until(lambda n=n, c=c: c.ids() == [f"o{n}"])
