@@ -75,11 +75,14 @@ static void hinted(lp_durable *durable)
     note_waker(d);
 }
 
-/* What the client library has read from a socket makes no descriptor readable. */
+/* What the client library has read from a socket makes no descriptor readable; and what others have
+ * scheduled between our look and our binding has woken nobody. */
 static bool sleeps(lp_durable *durable, lapse_ns next, lapse_ns now)
 {
     ticket_store *d = of(durable);
-    bool missed = lp_rabbit_has_input(&d->waker.in) || lp_rabbit_has_input(&d->waker.out);
+    bool missed = lp_rabbit_has_input(&d->waker.in) || lp_rabbit_has_input(&d->waker.out) ||
+                  d->waker.is_fresh;
+    d->waker.is_fresh = false;
     return d->inside->ops->sleeps(d->inside, next, now) || missed;
 }
 

@@ -22,9 +22,10 @@ typedef struct rabbit_waker {
     char prefix[LP_RABBIT_PREFIX_MAX + 8];
     char mailbox[LP_RABBIT_NAME_MAX + 1];
     rabbit_link out, in;
-    bool closed;                           /* the broker has closed a channel */
-    int levels;                            /* of the ladder that are declared */
-    rabbit_bound *bound;                   /* what the mailbox gets, on this connection */
+    bool closed;         /* the broker has closed a channel */
+    bool is_fresh;       /* it waits for more than when orders were last looked for */
+    int levels;          /* of the ladder that are declared */
+    rabbit_bound *bound; /* what the mailbox gets, on this connection */
     char last_key[LP_RABBIT_NAME_MAX + 1]; /* published in this turn */
     lapse_ns retry_at, pause;              /* lp_clock_monotonic */
     char trouble[300];                     /* why nobody is woken; "": somebody is */

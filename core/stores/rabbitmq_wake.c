@@ -205,6 +205,7 @@ void lp_rabbit_wait_for(rabbit_waker *w, const char *queue)
     memcpy(b->word, word, sizeof word);
     b->next = w->bound;
     w->bound = b;
+    w->is_fresh = true;
 }
 
 void lp_rabbit_read_wakes(rabbit_waker *w)

@@ -349,6 +349,25 @@ static int promise(int argc, char **argv)
     }
 }
 
+/* put <url> <seed>: the same without cancelling, of orders that are due by and by: for stores that
+ * can only be asked by taking what they have. */
+static int put_on(int argc, char **argv)
+{
+    lapse *s;
+    if (argc != 3 || lapse_open(argv[1], NULL, &s) != 0)
+        return 2;
+    for (int i = 0;; i++) {
+        char id[24], line[32];
+        snprintf(id, sizeof id, "%s-%d", argv[2], i);
+        lapse_spec spec = {.id = id, .queue = "q", .delay = LAPSE_MS(i % 4 * 100)};
+        if (lapse_put(s, &spec) < 1)
+            return 3;
+        int length = snprintf(line, sizeof line, "%s\n", id);
+        if (write(STDOUT_FILENO, line, (size_t)length) != length)
+            return 4;
+    }
+}
+
 /* What a child promised stands; what it was just about to promise may stand too. */
 static long check_promises(lapse *s, FILE *lines)
 {
@@ -420,17 +439,79 @@ START_TEST(p57_what_was_answered_before_a_kill_stands)
 }
 END_TEST
 
+/* Each that was answered is delivered, to somebody who was there already. */
+static long check_deliveries(tape *ran, FILE *lines)
+{
+    char line[32];
+    long count = 0;
+    while (fgets(line, sizeof line, lines) != NULL) {
+        if (strchr(line, '\n') == NULL)
+            break; /* Killed in the middle of a line. */
+        *strchr(line, '\n') = '\0';
+        lapse_ns patience = boot_now() + LIMIT;
+        while (tape_runs(ran, line) == 0 && boot_now() < patience)
+            ck_assert_int_ge(poll(NULL, 0, 1), 0); /* sleeps: the store's time */
+        ck_assert_msg(tape_runs(ran, line) > 0, "%s was accepted and is lost", line);
+        count++;
+    }
+    return count;
+}
+
+START_TEST(p57_what_was_answered_before_a_kill_is_delivered)
+{
+    enum { PUTTERS = 3 };
+    place at = new_place(_i, NULL);
+    rig r = open_real(&at, NULL);
+    NEEDS_PROCESSES(&r, _i);
+    player pl;
+    player_open(&pl, r.s, NULL);
+    handle(r.s, "q", &pl, NULL);
+    ck_assert_int_eq(lapse_start(r.s, 2), 0);
+    rng luck = rng_open("p57_what_was_answered_before_a_kill_is_delivered");
+    long promises = 0, rounds = tier(3, 5, 100);
+    for (long round = 0; round < rounds; round++) {
+        pid_t pids[PUTTERS];
+        int outs[PUTTERS];
+        for (int i = 0; i < PUTTERS; i++) {
+            char name[16];
+            snprintf(name, sizeof name, "%ld.%d", round, i);
+            const char *const argv[] = {"put", at.url, name, NULL};
+            pids[i] = start_part(argv, &outs[i]);
+        }
+        struct pollfd first = {.fd = outs[0], .events = POLLIN};
+        ck_assert_int_eq(poll(&first, 1, (int)(LIMIT / LAPSE_MS(1))), 1);
+        lapse_ns until_kill = boot_now() + LAPSE_US(rng_range(&luck, 0, 20000));
+        while (boot_now() < until_kill)
+            ck_assert_int_ge(poll(&first, 0, 1), 0);
+        for (int i = 0; i < PUTTERS; i++)
+            ck_assert_int_eq(kill(pids[i], SIGKILL), 0);
+        for (int i = 0; i < PUTTERS; i++) {
+            ck_assert_int_eq(end_of(pids[i]), -SIGKILL);
+            FILE *lines = fdopen(outs[i], "r");
+            ck_assert_ptr_nonnull(lines);
+            promises += check_deliveries(&pl.ran, lines);
+            fclose(lines);
+        }
+    }
+    printf("%s: %ld promises, %ld rounds of %d kills\n", store_name(_i), promises, rounds, PUTTERS);
+    ck_assert_int_ge(promises, rounds);
+    player_close(&pl);
+    rig_close(&r);
+}
+END_TEST
+
 static void fill_suite(Suite *suite)
 {
     TCase *group = add_group(suite, "kill -9");
     ADD_FOR_STORES(group, p57_kill_at_every_step_of_a_callback);
     ADD_FOR_STORES(group, p57_kill_at_every_step_of_a_taker);
     ADD_FOR_STORES(group, p57_what_was_answered_before_a_kill_stands);
+    ADD_FOR_STORES(group, p57_what_was_answered_before_a_kill_is_delivered);
 }
 
 int main(int argc, char **argv)
 {
-    static const part parts[] = {{"work", work_until_empty}, {"promise", promise}};
-    play_part(argc, argv, parts, 2);
+    static const part parts[] = {{"work", work_until_empty}, {"promise", promise}, {"put", put_on}};
+    play_part(argc, argv, parts, 3);
     return stores_main("kill", fill_suite);
 }

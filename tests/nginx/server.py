@@ -41,13 +41,18 @@ class Server:
 
 @contextmanager
 def shop(
-    store: str, folder: Path, before: Callable[[Server], object] = lambda server: None
+    store: str,
+    folder: Path,
+    before: Callable[[Server], object] = lambda server: None,
+    options: str = "",
+    more: str = "",
 ) -> Iterator[tuple[Server, Nginx]]:
-    """`before` is done to the server before nginx starts."""
+    """`before` is done to the server before nginx starts; `options` are those of the URL; `more` is run in
+    init_worker too."""
     server = Server(store, folder)
     try:
         before(server)
-        with running(folder, init_worker=START.format(url=server.url)) as nginx:
+        with running(folder, init_worker=START.format(url=server.url + options) + more) as nginx:
             for worker in (0, 1):
                 assert nginx.lua('return "ready"', worker) == "ready"
             yield server, nginx
@@ -55,9 +60,9 @@ def shop(
         server.do("stop")
 
 
-def check_orders(store: str, folder: Path) -> None:
+def check_orders(store: str, folder: Path, options: str = "") -> None:
     """Each order once, over a reload; cancelled from the worker that has not scheduled it."""
-    with shop(store, folder) as (_, nginx):
+    with shop(store, folder, options=options) as (_, nginx):
         nginx.lua(LUA + """
             local orders = {}
             for i = 1, 100 do

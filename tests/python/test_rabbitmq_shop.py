@@ -348,3 +348,73 @@ def test_a_work_queue_that_is_deleted_is_told_and_taken_up_again(url, shop, capl
         shop.declare(ttl=0.1)
         shop.publish(b"OID2")
         until(lambda: "OID2" in c.ids())
+
+
+# -- What is given up, and by whom it is asked for ------------------------------------------------------
+
+
+def test_a_message_id_that_is_none_becomes_a_dead_letter_and_holds_up_nobody(url, shop):
+    shop.declare(ttl=0.1)
+    shop.publish(b"no message-id at all")
+    shop.publish(b"an empty one", message_id="")
+    shop.publish(b"one with a NUL", message_id="a\0b")
+    shop.publish(b"{}", message_id="OID1")
+    with Consumer(url + shop.options(id="message_id"), "close") as c:
+        until(lambda: c.ids() == ["OID1"])
+        until(lambda: c.s.stats()["dead"] == 3)
+        found = list(c.s.orders(State.DEAD))
+        assert {info.payload for info in found} == {
+            b"no message-id at all", b"an empty one", b"one with a NUL",
+        }  # fmt: skip
+        assert all("message-id is no order id" in info.error for info in found)
+        assert c.s.purge() == 3
+    assert shop.left() == 0
+
+
+@pytest.mark.parametrize("step", ["consume", "publish", "leave"])
+def test_what_was_given_up_is_asked_for_without_the_shops_names(url, shop, step):
+    """In all three steps, as docs/rabbitmq.md says: listed and requeued by the plain URL."""
+    shop.declare(ttl=0.5)
+    options = {
+        "consume": shop.options(), "publish": shop.delays(ttl="500ms"), "leave": "",
+    }[step]  # fmt: skip
+    tried = []
+
+    def close(order):
+        tried.append((str(order), order.attempt))
+        if len(tried) == 1:
+            raise lapse.Reject("no such order")
+
+    with lapse.Scheduler(url + options, workers=1) as c, lapse.Scheduler(url, workers=0) as operator:
+        c.handle("close", close)
+        if step == "consume":
+            shop.publish(b"OID1")
+        else:
+            c.schedule("OID1", 0.5, queue="close")
+        until(lambda: operator.stats()["dead"] == 1)
+        (info,) = operator.orders(State.DEAD)
+        assert (info.id, info.queue, info.reason) == ("OID1", "close", Reason.REJECTED)
+        assert operator.requeue("OID1") > 0
+        until(lambda: tried == [("OID1", 1), ("OID1", 1)])
+    assert shop.left() == 0
+
+
+@pytest.mark.parametrize("kind", ["direct", "topic", "fanout"])
+@pytest.mark.parametrize("queue", ["classic", "quorum"])
+def test_the_smaller_of_both_ttls_wins_behind_each_exchange(url, shop, kind, queue):
+    """The message's: an order is there long before the queue's is over. The queue's: the shop has an
+    order long before the time that lapse gave it."""
+    shop.declare(kind, ttl=3600, queue=queue)
+    with Consumer(url + shop.delays(ttl="1h", expiration="message"), "close") as c:
+        c.s.schedule("OID1", 0.2, queue="close")
+        until(lambda: c.ids() == ["OID1"])
+        assert c.ran[0][1] >= 0
+    shop.channel.queue_delete(f"{shop.name}.delay")
+    shop.declare(kind, ttl=0.2, queue=queue)
+    options = shop.delays(ttl="none", expiration="message")
+    with lapse.Scheduler(url + options, workers=0) as s:
+        s.schedule("OID2", 3600, queue="close")
+    for method, _, body in shop.channel.consume(shop.work, inactivity_timeout=PATIENCE):
+        assert method is not None and body == b"OID2"
+        shop.channel.basic_ack(method.delivery_tag)
+        break

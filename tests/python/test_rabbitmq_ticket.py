@@ -1,7 +1,6 @@
 """RabbitMQ wakes and another store keeps the orders: ticket=."""
 
 import logging
-import threading
 import time
 from urllib.parse import quote
 
@@ -30,11 +29,13 @@ def url(server, truth):
 
 @pytest.fixture
 def deaf_url(server, tmp_path):
-    """The store inside tells nobody of anything: its user may not subscribe."""
+    """The store inside tells nobody of anything: its user may not subscribe. Whoever sends a heartbeat,
+    or gets one, looks too: nobody does here."""
+    server.ctl("eval", "application:set_env(rabbit, heartbeat, 3600).")
     redis = Redis(tmp_path / "redis")
     redis.ask("ACL", "SETUSER", "deaf", "on", ">pw", "~*", "+@all", "-subscribe", "resetchannels")
     inside = redis.url.replace("//", "//deaf:pw@") + "?poll=1h"
-    yield f"{server.place()}&poll=1h&ticket={quote(inside, safe='')}"
+    yield f"{server.place()}&poll=1h&heartbeat=1h&ticket={quote(inside, safe='')}"
     redis.stop()
 
 
@@ -71,21 +72,17 @@ def test_the_broker_wakes_who_would_have_slept_on(deaf_url):
 
 
 def test_a_retry_wakes_another_consumer(deaf_url):
-    """The first is closed while it leaves an order to be tried again."""
-    tried = threading.Event()
-    with lapse.Scheduler(deaf_url, workers=1, on_error=lambda *_: None) as first:
-
-        def fail(order):
-            tried.set()
-            raise lapse.Retry(1)
-
-        first.handle("q", fail, attempts=5)
+    """Which knows of it that it is held, and till when."""
+    deaf_url += "&lease=10m"
+    with lapse.Scheduler(deaf_url, workers=0) as first:
         first.schedule("o", 0, queue="q")
-        assert tried.wait(PATIENCE)
-        second = Consumer(deaf_url)
-        until(lambda: first.get("o").state is State.PENDING)
-    with second as c:
-        until(lambda: c.ids() == ["o"])
+        claim = first.take("q", PATIENCE)
+        with Consumer(deaf_url) as c:
+            place(c.s, "warm", 1, 0)
+            until(lambda: c.ids() == ["warm0"])
+            claim.retry(0.5)
+            until(lambda: c.ids() == ["warm0", "o"])
+            assert c.ran[1][1] >= 0
 
 
 def test_hints_do_not_pile_up_where_nobody_waits(server, url):
@@ -208,3 +205,42 @@ def test_a_broker_that_refuses_us_is_an_error(server, truth):
     with pytest.raises(lapse.System, match="refuses") as caught:
         lapse.Scheduler(f"{wrong}&ticket={quote(truth, safe='')}")
     assert "s3cret" not in str(caught.value)
+
+
+def test_a_requeued_dead_letter_wakes_who_would_have_slept_on(deaf_url):
+    tried = []
+
+    def close(order):
+        tried.append(order.attempt)
+        if len(tried) == 1:
+            raise lapse.Reject("no such order")
+
+    with lapse.Scheduler(deaf_url, workers=1) as c, lapse.Scheduler(deaf_url, workers=0) as other:
+        c.handle("q", close)
+        other.schedule("o", 0, queue="q")
+        until(lambda: other.stats()["dead"] == 1)
+        assert other.requeue("o", 0.3) > 0
+        until(lambda: tried == [1, 1])
+
+
+def test_an_order_that_was_taken_and_is_given_back_wakes_another(deaf_url):
+    """Its holder is closed without having ended it."""
+    deaf_url += "&lease=10m"
+    first = lapse.Scheduler(deaf_url, workers=0)
+    first.schedule("o", 0, queue="q")
+    claim = first.take("q", PATIENCE)
+    assert claim == "o"
+    with Consumer(deaf_url) as c:
+        place(c.s, "warm", 1, 0)
+        until(lambda: c.ids() == ["warm0"])
+        first.close()
+        until(lambda: c.ids() == ["warm0", "o"])
+
+
+def test_what_is_scheduled_while_a_consumer_begins_to_wait_is_not_slept_on(deaf_url):
+    """Between its look and its binding it is woken by nobody."""
+    with lapse.Scheduler(deaf_url, workers=0) as other:
+        for n in range(rounds(15, 40, 200)):
+            with Consumer(deaf_url) as c:
+                other.schedule(f"o{n}", 0, queue="q")
+                until(lambda n=n, c=c: c.ids() == [f"o{n}"])
