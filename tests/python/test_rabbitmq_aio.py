@@ -13,8 +13,9 @@ from loops import Loops, listed, until
 from support import PATIENCE, of_debian
 
 of_debian("pika")
+from rabbitmq_server import Server  # noqa: E402: it needs pika
 
-pytest_plugins = ["rabbitmq_fixtures"]
+SERVER = Server
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])

@@ -15,10 +15,10 @@ from support import PATIENCE, ids, of_debian, until
 
 of_debian("pika")
 from postgresql_server import Server as Postgresql  # noqa: E402: after it
-from rabbitmq_server import prefix_of  # noqa: E402: it needs pika
+from rabbitmq_server import Server, prefix_of  # noqa: E402: it needs pika
 from redis_server import Server as Redis  # noqa: E402
 
-pytest_plugins = ["rabbitmq_fixtures"]
+SERVER = Server
 
 
 class File:

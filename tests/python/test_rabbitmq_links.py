@@ -12,8 +12,9 @@ from consumer import Consumer, offline, place, try_schedule
 from support import PATIENCE, of_debian, until
 
 of_debian("pika")
+from rabbitmq_server import Server  # noqa: E402: it needs pika
 
-pytest_plugins = ["rabbitmq_fixtures"]
+SERVER = Server
 
 
 @pytest.fixture(params=["alone", "kept"])

@@ -13,16 +13,12 @@ from consumer import Consumer
 from support import PATIENCE, of_debian, until
 
 pika = of_debian("pika")
+from rabbitmq_server import Server  # noqa: E402: it needs pika
 from rabbitmq_deaths import REASONS, make  # noqa: E402: it needs pika
 
-pytest_plugins = ["rabbitmq_fixtures"]
+SERVER = Server
 DONE, NO, STORE = 0, 1, 3  # exit codes
 OURS = {"rejected": "rejected", "expired": "expired", "maxlen": "maxlen", "delivery_limit": "lost"}
-
-
-@pytest.fixture
-def url(server):
-    return server.place()
 
 
 @pytest.fixture
