@@ -235,8 +235,7 @@ static int ask_for_fewer(rabbit_store *d, rabbit_queue *q, unsigned most)
 int lp_rabbit_ask_for(rabbit_store *d, rabbit_queue *q)
 {
     unsigned unmet = unmet_of(q, q->wanted), with_ahead = unmet_of(q, q->wanted + ahead(q));
-    return has_enough(q, unmet, with_ahead) ? ask_for_fewer(d, q, with_ahead)
-                                            : ask_for_more(d, q);
+    return has_enough(q, unmet, with_ahead) ? ask_for_fewer(d, q, with_ahead) : ask_for_more(d, q);
 }
 
 int lp_rabbit_ask_for_less(rabbit_store *d)
@@ -293,10 +292,9 @@ static void await_coming(rabbit_store *d, rabbit_queue *q)
 {
     lapse_ns end = lp_add_ns(lp_clock_monotonic(), LP_RABBIT_HOLD);
     uint64_t coming = 1;
-    while (lp_rabbit_free_slots(q) && coming && lp_clock_monotonic() < end)
-    {
+    while (lp_rabbit_free_slots(q) && coming && lp_clock_monotonic() < end) {
         int code = lp_rabbit_count(&d->in, LP_RABBIT_DECLARE, q->work, &coming);
-            if (code < 0)
+        if (code < 0)
             return;
     }
 }

@@ -68,7 +68,8 @@ static inline int64_t ask(bench *b, lp_job *j)
     return j->answer;
 }
 
-static inline int64_t put_at(bench *b, const char *queue, const char *id, lapse_ns delay, char **detail)
+static inline int64_t put_at(bench *b, const char *queue, const char *id, lapse_ns delay,
+                             char **detail)
 {
     lp_job j = {.op = LP_SCHEDULE,
                 .id = id,

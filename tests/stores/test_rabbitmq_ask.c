@@ -36,8 +36,7 @@ static unsigned asked_for(const bench *b)
 
 static lp_loan *claim_up_to(bench *b, unsigned most, bool spare)
 {
-    lp_want w = {
-        .queues = queues, .queue_count = 1, .pushed = true, .spare = spare, .most = most};
+    lp_want w = {.queues = queues, .queue_count = 1, .pushed = true, .spare = spare, .most = most};
     lp_loan *l;
     ck_assert_int_eq(run(b, NULL, &w, &l), 0);
     return l;
