@@ -39,6 +39,7 @@ typedef struct rabbit_consumer {
     unsigned serial;
     unsigned prefetch; /* how many it may have unacknowledged, and */
     unsigned unacked;  /* how many it has */
+    bool is_ahead;     /* for those that are had ahead */
 } rabbit_consumer;
 
 /* A queue of orders. */

@@ -8,9 +8,9 @@
  * Prefetch belongs to a consumer for its life: when more are wanted than may still come, another is
  * added. When one is cancelled, the broker puts back what it has sent and the channel has not passed
  * on, and counts that as a delivery: the order has lost an attempt and was never started. Nothing is
- * on its way to a consumer that has all it may have: such a one can be cancelled. Others only where
- * an order can spare an attempt, and nothing is in the queue; where it cannot, consumers are small,
- * so that one that nobody can start fills its consumer. */
+ * on its way to a consumer that has all it may have: only such a one is cancelled, and they are small,
+ * so that one order that nobody can start fills its consumer. What is for orders ahead is a large
+ * one; it ends when they take longer now, and nothing is in the queue. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,12 +96,19 @@ static int cancel(rabbit_store *d, rabbit_queue *q, rabbit_consumer *c)
     return lp_rabbit_send(&d->in, q->channel, AMQP_BASIC_CANCEL_METHOD, &m);
 }
 
-/* All that more may come to. */
-static int cancel_free(rabbit_store *d, rabbit_queue *q)
+static bool has_ahead(const rabbit_queue *q)
+{
+    for (size_t i = 0; i < q->consumer_count; i++)
+        if (q->consumers[i].is_ahead)
+            return true;
+    return false;
+}
+
+static int cancel_ahead(rabbit_store *d, rabbit_queue *q)
 {
     int code = LAPSE_OK;
     for (size_t i = q->consumer_count; code >= 0 && i-- > 0;)
-        if (!is_full(&q->consumers[i]))
+        if (q->consumers[i].is_ahead)
             code = cancel(d, q, &q->consumers[i]);
     return code;
 }
@@ -135,7 +142,8 @@ static int start_one(rabbit_store *d, rabbit_queue *q, unsigned prefetch)
     write_tag(tag, q, ++q->serial);
     amqp_basic_consume_t m = {.queue = amqp_cstring_bytes(q->work),
                               .consumer_tag = amqp_cstring_bytes(tag)};
-    q->consumers[q->consumer_count++] = (rabbit_consumer){q->serial, prefetch, 0};
+    q->consumers[q->consumer_count++] =
+        (rabbit_consumer){.serial = q->serial, .prefetch = prefetch};
     int code = lp_rabbit_call(&d->in, q->channel, AMQP_BASIC_CONSUME_METHOD, &m,
                               AMQP_BASIC_CONSUME_OK_METHOD, 0);
     rabbit_consumer *c = code == LAPSE_OK ? NULL : find_consumer(q, tag);
@@ -144,15 +152,26 @@ static int start_one(rabbit_store *d, rabbit_queue *q, unsigned prefetch)
     return code;
 }
 
-static int start(rabbit_store *d, rabbit_queue *q, unsigned count)
+static int start_small(rabbit_store *d, rabbit_queue *q, unsigned count)
 {
-    unsigned size = q->spare ? count : count < SMALL ? 1 : count / SMALL;
+    unsigned size = count < SMALL ? 1 : count / SMALL;
     int code = set_prefetch(d, q, size);
     for (; code == LAPSE_OK && count >= size; count -= size)
         code = start_one(d, q, size);
     if (code == LAPSE_OK && count > 0)
         code = set_prefetch(d, q, count);
     return code < 0 || count == 0 ? code : start_one(d, q, count);
+}
+
+static int start_ahead(rabbit_store *d, rabbit_queue *q, unsigned count)
+{
+    int code = set_prefetch(d, q, count);
+    if (code == LAPSE_OK)
+        code = start_one(d, q, count);
+    rabbit_consumer *last = q->consumer_count ? &q->consumers[q->consumer_count - 1] : NULL;
+    if (code == LAPSE_OK && last && last->serial == q->serial)
+        last->is_ahead = true;
+    return code;
 }
 
 /* -- How many -- */
@@ -205,9 +224,13 @@ static int get_some(rabbit_store *d, rabbit_queue *q, unsigned most)
 static int ask_for_more(rabbit_store *d, rabbit_queue *q)
 {
     int code = q->consumer_count ? LAPSE_OK : get_some(d, q, unmet_of(q, q->wanted));
-    unsigned most = unmet_of(q, q->wanted + ahead(q)), there = lp_rabbit_free_slots(q);
+    unsigned most = unmet_of(q, q->wanted), there = lp_rabbit_free_slots(q);
+    if (code >= 0 && there < most)
+        code = start_small(d, q, most - there);
+    most = unmet_of(q, q->wanted + ahead(q));
+    there = lp_rabbit_free_slots(q);
     q->surplus_since = 0;
-    return code < 0 ? code : there >= most ? LAPSE_OK : start(d, q, most - there);
+    return code < 0 ? code : there >= most ? LAPSE_OK : start_ahead(d, q, most - there);
 }
 
 /* More than is wanted now may be right again in a moment; and what is in the queue is about to come. */
@@ -215,7 +238,7 @@ static int ask_for_fewer(rabbit_store *d, rabbit_queue *q, unsigned most)
 {
     lapse_ns now = lp_clock_monotonic();
     uint64_t coming = 0;
-    if (!q->spare || lp_rabbit_free_slots(q) <= most) {
+    if (!has_ahead(q) || lp_rabbit_free_slots(q) <= most) {
         q->surplus_since = 0;
         return LAPSE_OK;
     }
@@ -228,8 +251,7 @@ static int ask_for_fewer(rabbit_store *d, rabbit_queue *q, unsigned most)
     if (code < 0 || coming)
         return code == LAPSE_EUNKNOWN ? LAPSE_OK : code;
     q->surplus_since = 0;
-    code = cancel_free(d, q);
-    return code < 0 || most == 0 ? code : start(d, q, most);
+    return cancel_ahead(d, q);
 }
 
 int lp_rabbit_ask_for(rabbit_store *d, rabbit_queue *q)
@@ -262,7 +284,7 @@ int lp_rabbit_refuse(rabbit_store *d, rabbit_queue *q, const rabbit_message *m)
 {
     rabbit_consumer *c = find_consumer(q, m->consumer);
     q->takes = q->takes > LP_RABBIT_HOLD ? q->takes : LP_RABBIT_HOLD;
-    return c && (q->spare || is_full(c)) ? cancel(d, q, c) : LAPSE_OK;
+    return c && is_full(c) ? cancel(d, q, c) : LAPSE_OK;
 }
 
 /* -- All -- */
