@@ -50,8 +50,8 @@ typedef struct rabbit_queue {
     size_t number;
     bool is_declared;  /* on this connection */
     lapse_ns settles;  /* lp_clock_monotonic: from then on it survives a kill of the broker */
-    bool is_shops;     /* `work` is a shop's: orders are only taken from it, */
-    lapse_ns retry_at; /* lp_clock_monotonic: and not before that, since it was refused */
+    bool is_shops;     /* `work` is a shop's: orders are only taken from it */
+    lapse_ns retry_at; /* lp_clock_monotonic: not asked before that, since it was refused */
     uint16_t channel;  /* that its orders come on */
 
     rabbit_consumer *consumers;
@@ -74,6 +74,7 @@ typedef struct rabbit_queue {
     bool is_known;   /* under a manual clock: of what it held at the last look, and has been sent */
     lapse_ns first;  /* since, the first was for then; UTC */
     lapse_ns surplus_since; /* lp_clock_monotonic; 0: no more is asked for than is wanted */
+    lapse_ns refused_at;    /* lp_clock_monotonic: when one went back last; 0: wanted since */
 } rabbit_queue;
 
 /* An order that a consumer here holds. */
@@ -314,6 +315,8 @@ bool lp_rabbit_has_surplus(const rabbit_store *d);
 void lp_rabbit_note_pace(const rabbit_held *h);
 /* Nobody here can start this one: it goes back, and had better not come here again. */
 int lp_rabbit_refuse(rabbit_store *d, rabbit_queue *q, const rabbit_message *m);
+/* The one before was refused a moment ago, and nothing is wanted since. */
+bool lp_rabbit_is_refused(const rabbit_queue *q, const rabbit_message *m);
 
 /* All that there is. */
 int lp_rabbit_get_all(rabbit_store *d, rabbit_queue *q);

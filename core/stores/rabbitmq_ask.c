@@ -87,11 +87,34 @@ void lp_rabbit_consumer_gone(rabbit_store *d, const char *consumer)
     q->is_declared = false;
 }
 
+/* The broker has closed its channel, and what that means is not noted yet. On the same channel, opened
+ * again, there would be what is lost and what is not; and whoever speaks on one that is closed loses
+ * the connection. */
+static bool is_lost(const rabbit_store *d, const rabbit_queue *q)
+{
+    return d->in.connection && d->in_closed[q->channel];
+}
+
+static int lost(const rabbit_store *d)
+{
+    return lp_fail(LAPSE_ESTALE, "RabbitMQ has closed the channel: %.200s", d->in.closed_for);
+}
+
+static int call(rabbit_store *d, const rabbit_queue *q, amqp_method_number_t id, void *method,
+                amqp_method_number_t reply)
+{
+    if (is_lost(d, q))
+        return lost(d);
+    return lp_rabbit_call(&d->in, q->channel, id, method, reply, 0);
+}
+
 static int cancel(rabbit_store *d, rabbit_queue *q, rabbit_consumer *c)
 {
     char tag[32];
     write_tag(tag, q, c->serial);
     forget(q, c);
+    if (is_lost(d, q))
+        return LAPSE_OK;
     amqp_basic_cancel_t m = {.consumer_tag = amqp_cstring_bytes(tag), .nowait = 1};
     return lp_rabbit_send(&d->in, q->channel, AMQP_BASIC_CANCEL_METHOD, &m);
 }
@@ -116,8 +139,7 @@ static int cancel_ahead(rabbit_store *d, rabbit_queue *q)
 static int set_prefetch(rabbit_store *d, const rabbit_queue *q, unsigned most)
 {
     amqp_basic_qos_t m = {.prefetch_count = (uint16_t)most};
-    return lp_rabbit_call(&d->in, q->channel, AMQP_BASIC_QOS_METHOD, &m, AMQP_BASIC_QOS_OK_METHOD,
-                          0);
+    return call(d, q, AMQP_BASIC_QOS_METHOD, &m, AMQP_BASIC_QOS_OK_METHOD);
 }
 
 static bool make_room(rabbit_queue *q)
@@ -144,8 +166,7 @@ static int start_one(rabbit_store *d, rabbit_queue *q, unsigned prefetch)
                               .consumer_tag = amqp_cstring_bytes(tag)};
     q->consumers[q->consumer_count++] =
         (rabbit_consumer){.serial = q->serial, .prefetch = prefetch};
-    int code = lp_rabbit_call(&d->in, q->channel, AMQP_BASIC_CONSUME_METHOD, &m,
-                              AMQP_BASIC_CONSUME_OK_METHOD, 0);
+    int code = call(d, q, AMQP_BASIC_CONSUME_METHOD, &m, AMQP_BASIC_CONSUME_OK_METHOD);
     rabbit_consumer *c = code == LAPSE_OK ? NULL : find_consumer(q, tag);
     if (c)
         forget(q, c);
@@ -213,7 +234,7 @@ static int get_some(rabbit_store *d, rabbit_queue *q, unsigned most)
     unsigned n = 0;
     d->getting = q;
     while (code == 1 && n < most) {
-        code = lp_rabbit_get(&d->in, q->channel, q->work);
+        code = is_lost(d, q) ? lost(d) : lp_rabbit_get(&d->in, q->channel, q->work);
         n += code == 1;
         lp_rabbit_breathe(d);
     }
@@ -279,11 +300,21 @@ bool lp_rabbit_has_surplus(const rabbit_store *d)
     return false;
 }
 
+/* While nothing is wanted, an order would wait in each slot that was asked for once. What fills its
+ * consumer ends it, so that this ends too. */
+bool lp_rabbit_is_refused(const rabbit_queue *q, const rabbit_message *m)
+{
+    const rabbit_consumer *c = find_consumer(q, m->consumer);
+    bool lately = q->refused_at && lp_clock_monotonic() - q->refused_at <= LP_RABBIT_HOLD;
+    return lately && q->wanted == 0 && c && is_full(c);
+}
+
 /* They take longer than was thought. */
 int lp_rabbit_refuse(rabbit_store *d, rabbit_queue *q, const rabbit_message *m)
 {
     rabbit_consumer *c = find_consumer(q, m->consumer);
     q->takes = q->takes > LP_RABBIT_HOLD ? q->takes : LP_RABBIT_HOLD;
+    q->refused_at = lp_clock_monotonic();
     return c && is_full(c) ? cancel(d, q, c) : LAPSE_OK;
 }
 
@@ -328,8 +359,7 @@ static int cancel_and_wait(rabbit_store *d, rabbit_queue *q, rabbit_consumer *c)
     write_tag(tag, q, c->serial);
     forget(q, c);
     amqp_basic_cancel_t m = {.consumer_tag = amqp_cstring_bytes(tag)};
-    return lp_rabbit_call(&d->in, q->channel, AMQP_BASIC_CANCEL_METHOD, &m,
-                          AMQP_BASIC_CANCEL_OK_METHOD, 0);
+    return call(d, q, AMQP_BASIC_CANCEL_METHOD, &m, AMQP_BASIC_CANCEL_OK_METHOD);
 }
 
 int lp_rabbit_end_consumers(rabbit_store *d)

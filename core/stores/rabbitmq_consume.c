@@ -212,7 +212,8 @@ static int sweep_queue(rabbit_store *d, const lp_turn *t, rabbit_queue *q, lapse
         bool stays = is_large(d, *at); /* It cannot be sent on: here it is waited for. */
         (*at)->moves = (*at)->moves && !stays;
         bool is_early = !stays && start_of(*at) > lp_add_ns(utc, LP_RABBIT_HOLD);
-        bool is_left = start_of(*at) <= utc && real_now - (*at)->arrived > LP_RABBIT_HOLD;
+        bool is_long = real_now - (*at)->arrived > LP_RABBIT_HOLD;
+        bool is_left = start_of(*at) <= utc && (is_long || lp_rabbit_is_refused(q, *at));
         if (is_left)
             code = lp_rabbit_refuse(d, q, *at);
         if (code < 0)
@@ -346,6 +347,7 @@ static int note_wanted(rabbit_store *d, const lp_turn *t)
             q->wanted += wanted_of(t, &t->wants[i]);
             q->spare = t->wants[i].spare && !d->config.manual;
         }
+        q->refused_at = q->wanted ? 0 : q->refused_at;
     }
     return LAPSE_OK;
 }
@@ -374,10 +376,30 @@ static int ask(rabbit_store *d, rabbit_queue *q)
         code = lp_rabbit_ask_for(d, q);
     if (code == LAPSE_EDATA && d->in.closed_code == AMQP_NOT_FOUND)
         q->is_declared = false; /* It was deleted: the next turn sees to it. */
-    return code;
+    if (code != LAPSE_ESTALE)
+        return code;
+    q->looked = false; /* The channel was closed, which is noted first. */
+    return LAPSE_OK;
 }
 
-/* The others go on without it, and it may come back. */
+/* The others go on without it. One that was deleted is declared in the next turn; one that cannot be
+ * used is tried again after a while. */
+static int ask_own(rabbit_store *d, rabbit_queue *q)
+{
+    bool was_declared = q->is_declared;
+    q->looked = false;
+    if (lp_clock_monotonic() < q->retry_at)
+        return LAPSE_OK;
+    int code = ask(d, q);
+    if (code >= 0 || !d->in.connection)
+        return code;
+    q->looked = false;
+    if (!was_declared || q->is_declared)
+        q->retry_at = lp_add_ns(lp_clock_monotonic(), d->settings.poll);
+    return LAPSE_OK;
+}
+
+/* It may come back. */
 static int ask_shop(rabbit_store *d, rabbit_queue *q)
 {
     q->looked = false;
@@ -398,7 +420,7 @@ static int ask_for_all(rabbit_store *d, const lp_turn *t)
 {
     int code = note_wanted(d, t);
     for (size_t i = 0; code >= 0 && i < d->queue_count; i++)
-        code = d->queues[i]->is_shops ? ask_shop(d, d->queues[i]) : ask(d, d->queues[i]);
+        code = d->queues[i]->is_shops ? ask_shop(d, d->queues[i]) : ask_own(d, d->queues[i]);
     return code;
 }
 
@@ -470,7 +492,7 @@ static rabbit_queue *find_due(rabbit_store *d, const lp_want *w, lapse_ns utc)
 
 static lapse_ns next_of(const rabbit_store *d, const lp_turn *t, const lp_want *w)
 {
-    lapse_ns next = LAPSE_FOREVER;
+    lapse_ns next = LAPSE_FOREVER, now = lp_clock_monotonic();
     for (size_t i = 0; i < d->queue_count; i++) {
         const rabbit_queue *q = d->queues[i];
         if (!is_for(w, q))
@@ -478,6 +500,8 @@ static lapse_ns next_of(const rabbit_store *d, const lp_turn *t, const lp_want *
         /* Without a consumer, or a look, it is not known what there is. */
         bool known = d->config.manual ? q->is_known || q->looked : lp_rabbit_free_slots(q) > 0;
         lapse_ns at = known ? LAPSE_FOREVER : t->now;
+        if (!known && q->retry_at > now)
+            at = lp_add_ns(t->now, q->retry_at - now);
         if (q->is_shops && !q->is_declared)
             at = lp_add_ns(t->now, d->settings.poll); /* The shop is to declare it again. */
         if (q->ready || (known && d->config.manual && !q->looked && q->first < LAPSE_FOREVER))

@@ -2,6 +2,7 @@
  * is kept from nobody. */
 /* servers: rabbitmq */
 #define _GNU_SOURCE
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -192,6 +193,152 @@ START_TEST(those_of_a_worker_that_died_come_one_at_a_time)
 }
 END_TEST
 
+/* -- A channel that the broker closes -- */
+
+static unsigned free_of(const bench *b, const char *queue)
+{
+    const rabbit_queue *q = lp_rabbit_find_queue(inside(b), queue);
+    return q ? lp_rabbit_free_slots(q) : 0;
+}
+
+/* As for a callback that takes too long. That it has is not read yet. */
+static void have_closed(bench *b, const char *queue)
+{
+    amqp_basic_ack_t never = {.delivery_tag = 1000000};
+    uint16_t channel = lp_rabbit_find_queue(inside(b), queue)->channel;
+    struct pollfd p = {.fd = inside(b)->in.fd, .events = POLLIN};
+    ck_assert_int_eq(lp_rabbit_drain(&inside(b)->in), 0);
+    ck_assert_int_eq(lp_rabbit_send(&inside(b)->in, channel, AMQP_BASIC_ACK_METHOD, &never), 0);
+    ck_assert_int_eq(poll(&p, 1, (int)(LIMIT / LAPSE_MS(1))), 1);
+}
+
+static lp_loan *claim_each(bench *b, lp_want *wants, size_t count)
+{
+    lp_turn t = {.now = lp_clock_now(NULL),
+                 .wall = lp_clock_wall(NULL),
+                 .lease = LAPSE_SECONDS(30),
+                 .wants = wants,
+                 .want_count = count,
+                 .push_most = 100};
+    ck_assert_int_eq(lp_rabbit_claim(inside(b), &t), 0);
+    return t.loans;
+}
+
+static int free_all(lp_loan *l)
+{
+    int n = 0;
+    for (lp_loan *next; l; l = next, n++) {
+        next = l->next;
+        free(l);
+    }
+    return n;
+}
+
+/* It is found out while another queue is asked. */
+START_TEST(what_comes_after_a_channel_was_closed_is_not_kept)
+{
+    enum { ALL = 12 };
+    static const char *const first[] = {"p"};
+    bench b;
+    place p = new_place(_i, NULL);
+    open_bench(&b, &p);
+    lp_want wants[] = {{.queues = first, .queue_count = 1, .most = 1},
+                       {.queues = queues, .queue_count = 1, .most = ALL}};
+    ck_assert_ptr_nonnull(lp_rabbit_queue(inside(&b), "p"));
+    put_orders(&b, 0, 1);
+    free(claim(&b, "q"));
+    put_orders(&b, 1, ALL - 1);
+    have_closed(&b, "q");
+    int n = free_all(claim_each(&b, wants, 2));
+    ck_assert_int_eq(n, 0); /* Now it is known. */
+    for (; n < ALL; n++)
+        free(claim(&b, "q"));
+    close_bench(&b);
+}
+END_TEST
+
+START_TEST(a_closed_channel_costs_no_other)
+{
+    bench b;
+    place p = new_place(_i, NULL);
+    open_bench(&b, &p);
+    ck_assert_ptr_null(claim_up_to(&b, 3, true));
+    ck_assert_uint_eq(free_of(&b, "q"), 3);
+    queue_of(&b)->surplus_since = 1;
+    queue_of(&b)->consumers[0].is_ahead = true;
+    have_closed(&b, "q");
+    ck_assert_int_eq(lp_rabbit_ask_for_less(inside(&b)), 0);
+    (void)count(&b, "work.q");
+    (void)count(&b, "work.q");
+    ck_assert_ptr_nonnull(inside(&b)->in.connection);
+    close_bench(&b);
+}
+END_TEST
+
+/* Somebody has declared its work queue as he likes. */
+START_TEST(a_queue_that_cannot_be_used_holds_up_no_other)
+{
+    static const char *const names[] = {"bad", "q"};
+    bench b;
+    char work[LP_RABBIT_NAME_MAX + 1];
+    place p = new_place(_i, NULL);
+    open_bench(&b, &p);
+    lp_rabbit_name(work, inside(&b)->settings.prefix, "work.bad");
+    amqp_queue_declare_t m = {.queue = amqp_cstring_bytes(work)};
+    ck_assert_int_eq(lp_rabbit_call(&inside(&b)->in, LP_RABBIT_DECLARE, AMQP_QUEUE_DECLARE_METHOD,
+                                    &m, AMQP_QUEUE_DECLARE_OK_METHOD, 0),
+                     0);
+    put_orders(&b, 0, 1);
+    ck_assert_ptr_nonnull(lp_rabbit_queue(inside(&b), "bad"));
+    lp_loan *l = NULL;
+    for (lapse_ns end = lp_clock_monotonic() + LIMIT; !l && lp_clock_monotonic() < end;) {
+        lp_want w = {.queues = names, .queue_count = 2, .most = 2};
+        ck_assert_int_eq(run(&b, NULL, &w, &l), 0);
+        ck_assert_int_gt(w.next, lp_clock_now(NULL) - LAPSE_SECONDS(5));
+        if (!l)
+            pause_for(&b);
+    }
+    ck_assert_int_eq(end_all(&b, l), 1);
+    delete_queue(&b, "work.bad");
+    close_bench(&b);
+}
+END_TEST
+
+/* Has waited here so long, and will for ever unless it is refused with the one before. */
+static void wait_long(const bench *b, bool is_first)
+{
+    rabbit_queue *q = queue_of(b);
+    lapse_ns now = lp_clock_monotonic();
+    q->refused_at = q->refused_at ? now : 0;
+    if (q->ready)
+        q->ready->arrived = is_first ? now - 2 * LP_RABBIT_HOLD : now + LIMIT;
+}
+
+/* As of a handler that was paused. */
+START_TEST(one_that_nobody_starts_does_not_wait_in_slot_after_slot)
+{
+    bench b, other;
+    place p = new_place(_i, NULL);
+    open_bench(&b, &p);
+    open_bench(&other, &p);
+    ck_assert_ptr_null(claim_up_to(&b, 12, false));
+    ck_assert_uint_eq(free_of(&b, "q"), 12);
+    ck_assert_ptr_null(claim_up_to(&other, 1, false));
+    put_orders(&b, 0, 1);
+    lp_loan *l = NULL;
+    for (lapse_ns end = lp_clock_monotonic() + LIMIT; !l && lp_clock_monotonic() < end;) {
+        wait_long(&b, queue_of(&b)->refused_at == 0);
+        ck_assert_ptr_null(claim_up_to(&b, 0, false));
+        l = claim_up_to(&other, 1, false);
+        if (!l)
+            pause_for(&b);
+    }
+    ck_assert_int_eq(end_all(&other, l), 1);
+    close_bench(&other);
+    close_bench(&b);
+}
+END_TEST
+
 static void fill_suite(Suite *suite)
 {
     TCase *group = add_group(suite, "how many are asked for");
@@ -200,6 +347,10 @@ static void fill_suite(Suite *suite)
     ADD_FOR_STORES(group, no_more_come_than_can_start_where_an_attempt_counts);
     ADD_FOR_STORES(group, those_here_ahead_that_nobody_starts_go_to_another);
     ADD_FOR_STORES(group, those_of_a_worker_that_died_come_one_at_a_time);
+    ADD_FOR_STORES(group, what_comes_after_a_channel_was_closed_is_not_kept);
+    ADD_FOR_STORES(group, a_closed_channel_costs_no_other);
+    ADD_FOR_STORES(group, a_queue_that_cannot_be_used_holds_up_no_other);
+    ADD_FOR_STORES(group, one_that_nobody_starts_does_not_wait_in_slot_after_slot);
 }
 
 int main(void)
