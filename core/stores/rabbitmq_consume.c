@@ -340,13 +340,16 @@ static int note_wanted(rabbit_store *d, const lp_turn *t)
                 return lp_fail_memory();
     for (size_t k = 0; k < d->queue_count; k++) {
         rabbit_queue *q = d->queues[k];
+        bool is_wanted = false, spare = !d->config.manual;
         q->wanted = 0;
         for (size_t i = 0; i < t->want_count; i++) {
             if (!is_for(&t->wants[i], q))
                 continue;
             q->wanted += wanted_of(t, &t->wants[i]);
-            q->spare = t->wants[i].spare && !d->config.manual;
+            spare = spare && t->wants[i].spare;
+            is_wanted = true;
         }
+        q->spare = is_wanted ? spare : q->spare;
         q->refused_at = q->wanted ? 0 : q->refused_at;
     }
     return LAPSE_OK;
