@@ -75,8 +75,9 @@ static void hinted(lp_durable *durable)
     note_waker(d);
 }
 
-/* What the client library has read from a socket makes no descriptor readable; and what others have
- * scheduled between our look and our binding has woken nobody. */
+/* What the client library has read from a socket makes no descriptor readable; what others have
+ * scheduled between our look and our binding has woken nobody; and a wake-up that came after the look
+ * has been read in the same turn. */
 static bool sleeps(lp_durable *durable, lapse_ns next, lapse_ns now)
 {
     ticket_store *d = of(durable);
@@ -170,6 +171,7 @@ static void see_to_waker(ticket_store *d, const lp_turn *t)
 static int turn(lp_durable *durable, lp_turn *t)
 {
     ticket_store *d = of(durable);
+    d->waker.is_fresh = false;
     int code = d->inside->ops->turn(d->inside, t);
     if (code == LAPSE_OK)
         see_to_waker(d, t);

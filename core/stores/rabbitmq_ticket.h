@@ -23,7 +23,7 @@ typedef struct rabbit_waker {
     char mailbox[LP_RABBIT_NAME_MAX + 1];
     rabbit_link out, in;
     bool closed;         /* the broker has closed a channel */
-    bool is_fresh;       /* it waits for more than when orders were last looked for */
+    bool is_fresh;       /* since orders were last looked for it was woken, or waits for more */
     int levels;          /* of the ladder that are declared */
     rabbit_bound *bound; /* what the mailbox gets, on this connection */
     char last_key[LP_RABBIT_NAME_MAX + 1]; /* published in this turn */

@@ -34,7 +34,7 @@ static const lapse_ns PAUSE_MIN = LAPSE_MS(500), PAUSE_MAX = LAPSE_SECONDS(30);
 
 static void drop_message(void *arg, rabbit_message *m)
 {
-    (void)arg;
+    ((rabbit_waker *)arg)->is_fresh = true;
     lp_rabbit_free_message(m);
 }
 
