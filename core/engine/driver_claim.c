@@ -68,12 +68,24 @@ static char *copy_text(const char *text)
     return text ? strdup(text) : NULL;
 }
 
-/* The order of a claim as a dead letter. */
+/* With a NUL after them. */
+static char *copy_bytes(const void *bytes, size_t len)
+{
+    char *copy = malloc(len + 1);
+    if (copy)
+        memcpy(copy, bytes, len);
+    if (copy)
+        copy[len] = '\0';
+    return copy;
+}
+
+/* The order of a claim as a dead letter. What a store could not read as an order may have an id with
+ * any bytes in it. */
 static void describe_death(const lp_request *r, lapse_ns now)
 {
     const lapse_order *o = &r->claim->order;
     *r->info = (lapse_info){.state = LAPSE_STATE_DEAD,
-                            .id = strdup(o->id),
+                            .id = copy_bytes(o->id, o->id_len),
                             .id_len = o->id_len,
                             .queue = strdup(o->queue),
                             .due = r->claim->due,
@@ -82,10 +94,8 @@ static void describe_death(const lp_request *r, lapse_ns now)
                             .attempt = o->attempt - (r->counted || r->op == LP_LOSE ? 0 : 1),
                             .reason = r->reason,
                             .error = copy_text(r->error)};
-    if (o->payload_len && (r->info->payload = malloc(o->payload_len))) {
-        memcpy(r->info->payload, o->payload, o->payload_len);
+    if (o->payload_len && (r->info->payload = copy_bytes(o->payload, o->payload_len)))
         r->info->payload_len = o->payload_len;
-    }
     if (!r->info->id || !r->info->queue)
         lapse_info_free(r->info); /* Not told of, but listed. */
 }

@@ -462,7 +462,7 @@ static rabbit_held *hold(rabbit_store *d, const lp_turn *t, rabbit_message *m)
 static lp_loan *make_loan(rabbit_store *d, const lp_turn *t, rabbit_message *m, size_t want)
 {
     const rabbit_order *o = &m->order;
-    bool has_id = o->id_len > 0 && o->id_len <= LAPSE_ID_MAX;
+    bool has_id = o->id_len > 0 && o->id_len <= LAPSE_ID_MAX && !memchr(o->id, '\0', o->id_len);
     lp_loan *l = lp_loan_make(has_id ? o->id : "?", has_id ? o->id_len : 1, o->queue, o->payload,
                               o->payload_len);
     rabbit_held *h = l ? hold(d, t, m) : NULL;
