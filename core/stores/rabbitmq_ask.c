@@ -245,13 +245,21 @@ static int get_some(rabbit_store *d, rabbit_queue *q, unsigned most)
 static int ask_for_more(rabbit_store *d, rabbit_queue *q)
 {
     int code = q->consumer_count ? LAPSE_OK : get_some(d, q, unmet_of(q, q->wanted));
-    unsigned most = unmet_of(q, q->wanted), there = lp_rabbit_free_slots(q);
-    if (code >= 0 && there < most)
-        code = start_small(d, q, most - there);
-    most = unmet_of(q, q->wanted + ahead(q));
-    there = lp_rabbit_free_slots(q);
+    unsigned more = ahead(q), most = unmet_of(q, q->wanted + more), there = lp_rabbit_free_slots(q);
     q->surplus_since = 0;
-    return code < 0 ? code : there >= most ? LAPSE_OK : start_ahead(d, q, most - there);
+    if (code < 0 || there >= most)
+        return code < 0 ? code : LAPSE_OK;
+    return more ? start_ahead(d, q, most - there) : start_small(d, q, most - there);
+}
+
+/* A large one serves better, once there is one. */
+static int end_small(rabbit_store *d, rabbit_queue *q)
+{
+    int code = LAPSE_OK;
+    for (size_t i = has_ahead(q) && ahead(q) ? q->consumer_count : 0; code >= 0 && i-- > 0;)
+        if (!q->consumers[i].is_ahead && is_full(&q->consumers[i]))
+            code = cancel(d, q, &q->consumers[i]);
+    return code;
 }
 
 /* More than is wanted now may be right again in a moment; and what is in the queue is about to come. */
@@ -277,7 +285,10 @@ static int ask_for_fewer(rabbit_store *d, rabbit_queue *q, unsigned most)
 
 int lp_rabbit_ask_for(rabbit_store *d, rabbit_queue *q)
 {
+    int code = end_small(d, q);
     unsigned unmet = unmet_of(q, q->wanted), with_ahead = unmet_of(q, q->wanted + ahead(q));
+    if (code < 0)
+        return code;
     return has_enough(q, unmet, with_ahead) ? ask_for_fewer(d, q, with_ahead) : ask_for_more(d, q);
 }
 
